@@ -1,0 +1,61 @@
+"""The command ``adp-bench``: puts the commands together and turns errors into one line and an exit code.
+
+Heavy imports happen inside the commands, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from benchmark.commands import data
+from benchmark.commands.alpha import alpha
+from benchmark.commands.listing import listing
+from benchmark.commands.train import train
+from defenses.errors import BadInput, RunFailed
+
+app = typer.Typer(
+    help="Honest evaluation of adversarial robustness for ensembles: ADP and its rivals.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("list")(listing)
+app.add_typer(data.app, name="data")
+app.command()(train)
+app.command()(alpha)
+
+
+def main() -> None:
+    """Run the command line; exit codes: 0 done, 1 a run failed, 2 bad input, 130 interrupted."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; what went wrong is one line on standard error."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(arguments, prog_name="adp-bench", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except BadInput as error:
+        return _say(error, 2)
+    except RunFailed as error:
+        return _say(error, 1)
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("interrupted; the same command goes on from what is done", 130)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # a usage error of the argument parser
+            return _say(error.format_message(), 2)
+        raise
+
+
+def _say(message: object, code: int) -> int:
+    line = " ".join(str(message).split())
+    typer.echo(f"adp-bench: {line}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

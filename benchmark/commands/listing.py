@@ -1,0 +1,81 @@
+"""``adp-bench list``: what there is to choose from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import MISSING
+from typing import Annotated, Any
+
+import typer
+
+from defenses.errors import BadInput
+from defenses.registry import Registry, did_you_mean
+
+Row = dict[str, Any]
+
+
+def listing(
+    what: Annotated[str, typer.Argument(metavar="{defenses,datasets,networks}", help="What to list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List defenses, datasets or networks."""
+    kinds: dict[str, Callable[[], list[Row]]] = {
+        "defenses": _defenses,
+        "datasets": _datasets,
+        "networks": _networks,
+    }
+    if what not in kinds:
+        raise BadInput(f"cannot list {what!r}; {did_you_mean(what, kinds)}")
+    rows = kinds[what]()
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    texts = [[_text(value) for value in row.values()] for row in rows]
+    headings = list(rows[0])
+    widths = [max(map(len, column)) for column in zip(headings, *texts, strict=True)]
+    for line in [headings, *texts]:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _defenses() -> list[Row]:
+    from defenses.catalogue import DEFENSES
+
+    return _registered(DEFENSES)
+
+
+def _networks() -> list[Row]:
+    from defenses.networks import NETWORKS
+
+    return _registered(NETWORKS)
+
+
+def _datasets() -> list[Row]:
+    from benchmark import datasets
+
+    return datasets.describe()
+
+
+def _registered(registry: Registry[Any]) -> list[Row]:
+    """A row per name: its parameters with defaults, or what an alias stands for, and what it is."""
+    from defenses.specs import parameters, value_text
+
+    rows = []
+    aliases = registry.aliases()
+    for name in registry.names():
+        target = registry.get(aliases.get(name, name).partition("(")[0])
+        fields = parameters(target).items()
+        shown = [f"{key}={'…' if f.default is MISSING else value_text(f.default)}" for key, f in fields]
+        stands_for = aliases.get(name) or (f"{name}({','.join(shown)})" if shown else name)
+        rows.append({"name": name, "spec": stands_for, "what": _first_sentence(target)})
+    return rows
+
+
+def _first_sentence(target: Any) -> str:
+    return " ".join((target.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "×".join(map(str, value)) if isinstance(value, list) else str(value)

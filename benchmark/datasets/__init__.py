@@ -1,0 +1,103 @@
+"""Real images with checked bytes and explicit splits: what every training and evaluation starts from."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmark.datasets import catalogue, installation
+from benchmark.datasets.installation import data_folder
+from defenses.errors import BadInput
+
+if TYPE_CHECKING:
+    from benchmark.datasets.formats import Arrays
+    from defenses.images import LabelledImages
+
+__all__ = ["Dataset", "data_folder", "describe", "fetch", "load", "names", "verify", "where"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A loaded dataset; ``flip`` says that a mirrored image keeps its class, ``checksum`` covers all of its content."""
+
+    name: str
+    classes: int
+    shape: tuple[int, int, int]
+    flip: bool
+    train: LabelledImages
+    test: LabelledImages
+    checksum: str
+
+    def holdout(self, size: int, seed: int) -> tuple[LabelledImages, LabelledImages]:
+        """Train without ``size`` images drawn by ``seed``, and those images for validation; both in file order."""
+        import torch
+
+        if not 0 < size < len(self.train):
+            raise BadInput(
+                f"cannot hold {size} of the {len(self.train)} training images of {self.name} out for validation; "
+                f"choose from 1 to {len(self.train) - 1}"
+            )
+        order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(seed))
+        return self.train.subset(order[size:].sort().values), self.train.subset(order[:size].sort().values)
+
+
+def names() -> list[str]:
+    """Every dataset a user may name."""
+    return catalogue.DATASETS.names()
+
+
+def describe() -> list[dict[str, object]]:
+    """One row per dataset for listings; ``present`` means on disk, not yet checked."""
+    rows: list[dict[str, object]] = []
+    for entry in map(catalogue.DATASETS.get, names()):
+        row = {"name": entry.name, "classes": entry.classes, "shape": list(entry.shape)}
+        sizes = {"train": entry.sizes[0], "test": entry.sizes[1]}
+        rows.append({**row, **sizes, "origin": entry.origin, "present": not installation.missing(entry)})
+    return rows
+
+
+def where(name: str) -> Path | None:
+    """The folder of a dataset's files, there or not; None for one that lives inside a library."""
+    entry = catalogue.DATASETS.get(name)
+    return data_folder() / entry.folder if entry.files else None
+
+
+def fetch(name: str, *, progress: bool = True) -> str:
+    """Install a dataset, or repair it; returns the source that it came from."""
+    return installation.fetch(catalogue.DATASETS.get(name), progress)
+
+
+def verify(name: str) -> str:
+    """Check everything again, file by file, and give the dataset's checksum."""
+    return _read(catalogue.DATASETS.get(name))[2]
+
+
+def load(name: str, *, progress: bool = True) -> Dataset:
+    """Read a dataset, fetching it first if it is not there; a damaged file is BadInput and is left as it is."""
+    import torch
+
+    from defenses.images import LabelledImages
+
+    entry = catalogue.DATASETS.get(name)
+    if installation.missing(entry):
+        fetch(name, progress=progress)
+    train, test, checksum = _read(entry)
+
+    def labelled(arrays: Arrays) -> LabelledImages:
+        pixels, labels = map(torch.from_numpy, arrays)
+        return LabelledImages(pixels, labels.to(torch.int64), entry.levels)
+
+    return Dataset(entry.name, entry.classes, entry.shape, entry.flip, labelled(train), labelled(test), checksum)
+
+
+def _read(entry: catalogue.Entry) -> tuple[Arrays, Arrays, str]:
+    """Train, test and the sha256 of both, from files that were checked as they were read."""
+    train, test = entry.read({file: installation.checked(entry, file) for file in entry.files})
+    digest = hashlib.sha256()
+    for values in (*train, *test):
+        digest.update(values.reshape(-1).data)
+    if entry.checksum and digest.hexdigest() != entry.checksum:
+        raise BadInput(f"the images of {entry.name} {entry.origin} are not the expected ones; install it again")
+    return train, test, digest.hexdigest()

@@ -1,0 +1,67 @@
+"""What a person waiting for a fetch sees on stderr: the step under way and how much has arrived."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+
+class Display:
+    """On a terminal one live line with spinner, bytes and time; elsewhere one plain line per step.
+
+    It is also the progress object that pooch drives: ``total``, ``update``, ``reset`` and ``close``.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._console = Console(stderr=True, quiet=not enabled, soft_wrap=True)
+        self._live = enabled and self._console.is_terminal
+        text, arrived = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[arrived]}")
+        columns = (SpinnerColumn(), text, BarColumn(20), arrived, TimeElapsedColumn())
+        self._progress = Progress(*columns, console=self._console, transient=True, disable=not self._live)
+        self._task: TaskID | None = None
+        self.total = self._bytes = 0
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, markup=False, highlight=False)
+
+    def step(self, text: str) -> None:
+        """What happens now, until the next step."""
+        if not self._live:
+            self.note(text)
+            return
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+        self.total = self._bytes = 0
+        self._task = self._progress.add_task(text, total=None, arrived="")
+
+    def update(self, amount: int) -> None:
+        """So many more bytes have arrived."""
+        if self._task is not None:
+            self._bytes += amount
+            arrived = f"{self._bytes / 1e6:.1f} of {self.total / 1e6:.1f} MB" if self.total else ""
+            self._progress.update(self._task, total=self.total or None, advance=amount, arrived=arrived)
+
+    def reset(self) -> None:
+        """pooch starts the count again before it reports the whole."""
+        self._bytes = 0
+        if self._task is not None:
+            self._progress.reset(self._task)
+
+    def close(self) -> None:
+        """The next step replaces the line; nothing to close."""

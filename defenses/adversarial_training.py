@@ -1,0 +1,91 @@
+"""Adversarial training (AdvT): every batch gets an adversarial twin, whatever the objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from defenses.ensemble import Ensemble, batch_norm_mode
+from defenses.errors import BadInput
+from defenses.objectives import Baseline, Defense, Terms
+
+
+@dataclass(frozen=True)
+class AdversarialTraining(Defense):
+    """Half the batch is attacked with ε drawn from U(eps_low, eps_high); the inner objective is on both halves.
+
+    The attack moves pixels in [0, 1] against the averaged ensemble. ``batch_norm`` names what batch norm
+    does meanwhile: ``batch`` statistics as in the training pass, or the ``running`` ones of evaluation.
+    """
+
+    attack: Literal["fgsm", "pgd"]
+    eps_low: float = 0.01
+    eps_high: float = 0.05
+    steps: int = 10
+    batch_norm: Literal["batch", "running"] = "batch"
+    labels: Literal["true", "predicted"] = "true"
+    inner: Defense = field(default=Baseline(), metadata={"spec": False})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps_low <= self.eps_high <= 1:
+            raise BadInput(f"eps of advt is drawn from [{self.eps_low:g}, {self.eps_high:g}]; need 0 ≤ low ≤ high ≤ 1")
+        if self.steps < 1:
+            raise BadInput(f"steps of advt is {self.steps}; it must be at least 1")
+
+    @property
+    def separable(self) -> bool:  # type: ignore[override]
+        return self.inner.separable
+
+    def around(self, inner: Defense) -> AdversarialTraining:
+        """The same adversarial training of another objective."""
+        return replace(self, inner=inner)
+
+    def check(self, members: int, classes: int) -> None:
+        self.inner.check(members, classes)
+
+    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        return self.inner.objective(logits, labels)
+
+    def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
+        return self.inner.forward(ensemble, images, labels)
+
+    def batch(
+        self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        images, labels = self.inner.batch(ensemble, images, labels, generator)
+        eps = self.eps_low + (self.eps_high - self.eps_low) * torch.rand((), generator=generator).item()
+        start = torch.rand(images.shape, generator=generator).to(images) if self.attack == "pgd" else None
+        with batch_norm_mode(ensemble, self.batch_norm):
+            adversarial = sign_ascent(ensemble, images, labels, eps, self.steps, start, self.labels)
+        return torch.cat([images, adversarial]), torch.cat([labels, labels])
+
+
+def sign_ascent(
+    ensemble: Ensemble,
+    images: Tensor,
+    labels: Tensor,
+    eps: float,
+    steps: int,
+    start: Tensor | None,
+    against: Literal["true", "predicted"] = "true",
+) -> Tensor:
+    """FGSM (``start`` is None), or PGD: ``steps`` of eps/steps from a point drawn by ``start`` in [0, 1]."""
+    if against == "predicted":
+        with torch.no_grad():
+            labels = ensemble(images).argmax(-1)
+    if start is None:
+        steps, adversarial = 1, images
+    else:
+        adversarial = (images + eps * (2 * start - 1)).clamp(0, 1)
+    for _ in range(steps):
+        adversarial = adversarial.detach().requires_grad_()
+        loss = functional.nll_loss(ensemble(adversarial), labels, reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, adversarial)
+        moved = adversarial.detach() + eps / steps * gradient.sign()
+        adversarial = images + (moved - images).clamp(-eps, eps)
+        adversarial = adversarial.clamp(0, 1)
+    return adversarial.detach()

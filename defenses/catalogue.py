@@ -1,0 +1,152 @@
+"""Every defense by name: registered ones, aliases, compositions with ``+``, and ``file.py:name``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from defenses import specs
+from defenses.errors import BadInput
+from defenses.registry import Registry, did_you_mean
+
+if TYPE_CHECKING:
+    from defenses.objectives import Defense
+
+Class = TypeVar("Class", bound=type)
+
+DEFENSES: Registry[Any] = Registry("defense")
+DEFENSES.register("baseline", "defenses.objectives:Baseline")
+DEFENSES.register("adp", "defenses.objectives:ADP")
+DEFENSES.register("label-smoothing", "defenses.objectives:LabelSmoothing")
+DEFENSES.register("jsd", "defenses.objectives:JSD")
+DEFENSES.register("advt", "defenses.adversarial_training:AdversarialTraining")
+DEFENSES.alias("adp-2-0", "adp(alpha=2,beta=0)")
+DEFENSES.alias("adp-2-0.5", "adp(alpha=2,beta=0.5)")
+DEFENSES.alias("label-smoothing-0.6", "label-smoothing(target=0.6)")
+DEFENSES.alias("advt-fgsm", "advt(attack=fgsm)")
+DEFENSES.alias("advt-pgd", "advt(attack=pgd)")
+
+PAPER_DEFENSES = (
+    "baseline",
+    "adp-2-0",
+    "adp-2-0.5",
+    "advt-fgsm",
+    "advt-fgsm+adp-2-0.5",
+    "advt-pgd",
+    "advt-pgd+adp-2-0.5",
+)
+"""The seven the paper's tables compare."""
+
+
+@dataclass(frozen=True)
+class NamedDefense:
+    """A defense together with the one text that stands for it."""
+
+    text: str
+    """Canonical spec, such as ``advt(attack=pgd)+adp(alpha=2,beta=0.5)``."""
+    label: str
+    """Short name for tables, such as ``advt-pgd+adp-2-0.5``."""
+    defense: Defense
+    source_digest: str = ""
+    """sha256 of the files the defense was read from; empty for registered ones."""
+
+
+def register(name: str) -> Callable[[Class], Class]:
+    """Class decorator that adds a defense: ``@register("my-defense")`` above a frozen dataclass."""
+    return DEFENSES.decorator(name)
+
+
+def parse_defense(text: str) -> NamedDefense:
+    """Read a spec; wrappers such as adversarial training go around the one objective beside them."""
+    from defenses.objectives import Baseline
+
+    parts = [_part(piece.strip(), text) for piece in specs.split(text)]
+    wrappers = [part for part in parts if hasattr(part.defense, "around")]
+    objectives = [part for part in parts if part not in wrappers]
+    if len(objectives) > 1:
+        names = " and ".join(part.label for part in objectives)
+        raise BadInput(f"{text!r} joins two objectives, {names}; a composition has one, beside advt")
+    if len({part.text.partition("(")[0] for part in wrappers}) < len(wrappers):
+        raise BadInput(f"{text!r} names the same wrapper twice; write it once")
+    wrappers.sort(key=lambda part: part.text)
+    defense: Any = objectives[0].defense if objectives else Baseline()
+    for wrapper in reversed(wrappers):
+        defense = wrapper.defense.around(defense)  # type: ignore[attr-defined]
+    shown = [*wrappers, *(part for part in objectives if not wrappers or part.text != "baseline")]
+    digests = "".join(part.source_digest for part in shown)
+    return NamedDefense(
+        "+".join(part.text for part in shown),
+        "+".join(part.label for part in shown),
+        defense,
+        digests if len(digests) <= 64 else hashlib.sha256(digests.encode()).hexdigest(),
+    )
+
+
+def _part(piece: str, whole: str) -> NamedDefense:
+    if not piece:
+        raise BadInput(f"cannot read the defense {whole!r}; write a name, or names joined with +")
+    if ".py:" in piece:
+        return _from_file(piece)
+    text, defense = specs.resolve(DEFENSES, piece)
+    labels = {specs.resolve(DEFENSES, alias)[0]: alias for alias in DEFENSES.aliases()}
+    return NamedDefense(text, labels.get(text, text), defense)
+
+
+def _from_file(piece: str) -> NamedDefense:
+    """``file.py:Name`` or ``file.py:Name(key=value)``: a Defense class, or an instance, in that file."""
+    from defenses.objectives import Defense
+
+    location, _, rest = piece.partition(".py:")
+    path = Path(location + ".py")
+    call = specs.parse(rest, "defense")
+    module = import_file(path)
+    target = getattr(module, call.name, None)
+    kinds = {name: value for name, value in vars(module).items() if _is_defense(value, module.__name__)}
+    if target is None:
+        raise BadInput(f"{path} defines no {call.name!r}; {did_you_mean(call.name, kinds)}")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if isinstance(target, Defense):
+        if call.arguments:
+            raise BadInput(f"{call.name!r} in {path} is already built; give its parameters in the file")
+        return NamedDefense(f"{path}:{call.name}", call.name, target, digest)
+    if not (isinstance(target, type) and issubclass(target, Defense)):
+        raise BadInput(f"{call.name!r} in {path} is not a defenses.Defense; {did_you_mean(call.name, kinds)}")
+    instance = specs.build(target, call, "defense")
+    text = specs.canonical(call.name, instance)
+    return NamedDefense(f"{path}:{text}", text, instance, digest)
+
+
+def _is_defense(value: object, module: str) -> bool:
+    from defenses.objectives import Defense
+
+    return isinstance(value, Defense) or (
+        isinstance(value, type) and issubclass(value, Defense) and value.__module__ == module
+    )
+
+
+def import_file(path: Path) -> ModuleType:
+    """Run a Python file the user named and return it as a module; reading it twice gives the same module."""
+    if not path.is_file():
+        raise BadInput(f"{path} is not a file; write the path of a Python file before the colon")
+    name = f"_adp_bench_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up while the file runs
+    try:
+        spec.loader.exec_module(module)
+    except BadInput:
+        del sys.modules[name]
+        raise
+    except Exception as error:
+        del sys.modules[name]
+        raise BadInput(f"{path} could not be imported: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,53 @@
+"""Write a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from defenses.errors import BadInput, RunFailed
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside ``path``; what is written there takes its place when the block ends well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise RunFailed(
+            f"could not write {path}: {error.strerror or error}; free some space or choose --out"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text atomically, with the same line ends on every system."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_with(path: Path, write: Callable[[Path], object]) -> None:
+    """Let a library write a file, atomically."""
+    with replacing(path) as temporary:
+        write(temporary)
+
+
+def writable_folder(path: Path) -> Path:
+    """Create the folder and make sure that files can be written in it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".probe.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise BadInput(
+            f"cannot write in {path}: {error.strerror or error}; choose another folder with --out"
+        ) from error
+    return path

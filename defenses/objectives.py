@@ -1,0 +1,170 @@
+"""What a defense is, and the defenses that are one objective: ECE, ADP, label smoothing, JS-divergence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from defenses.diversity import ensemble_entropy, jensen_shannon, log_ensemble_diversity
+from defenses.ensemble import Ensemble
+from defenses.errors import BadInput, RunFailed
+
+Terms = dict[str, Tensor]
+"""The parts of a loss by name, each one value per image (N,); the loss is the mean of their sum."""
+
+
+class Result(NamedTuple):
+    """What a training step computed, for the progress display."""
+
+    logits: Tensor
+    labels: Tensor
+    terms: Terms
+
+
+def total(terms: Terms) -> Tensor:
+    """The loss: mean over images of the sum of the terms. Stops when it is not finite, naming the term."""
+    loss = torch.stack(list(terms.values())).sum(0).mean()
+    if not torch.isfinite(loss):
+        guilty = [name for name, values in terms.items() if not torch.isfinite(values).all()] or list(terms)
+        raise RunFailed(f"the loss is not finite: term {' and '.join(guilty)} is {loss.item()}")
+    return loss
+
+
+@dataclass(frozen=True)
+class Defense:
+    """Base of every defense: a frozen dataclass whose fields are the parameters of its spec.
+
+    A new defense defines ``objective``. It may also change the batch (``batch``), compute its terms from the
+    ensemble itself (``forward``, e.g. for input gradients), own the whole update (``step``), or refuse
+    ensembles it cannot train (``check``).
+    """
+
+    separable: ClassVar[bool] = False
+    """True when the objective is a sum over members, so that they may be trained independently."""
+
+    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        """Loss terms from member logits (K, N, L) and labels (N,)."""
+        raise TypeError(f"{type(self).__name__} defines neither objective nor forward")
+
+    def batch(
+        self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """The images and labels to train on, given those of the mini-batch."""
+        return images, labels
+
+    def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
+        """Member logits and loss terms of a batch; override it when the terms need more than the logits."""
+        logits = ensemble.member_logits(images)
+        return logits, self.objective(logits, labels)
+
+    def step(
+        self,
+        ensemble: Ensemble,
+        optimiser: torch.optim.Optimizer,
+        images: Tensor,
+        labels: Tensor,
+        generator: torch.Generator,
+    ) -> Result:
+        """One update of the weights; override it to own the step, e.g. to update members in turn."""
+        images, labels = self.batch(ensemble, images, labels, generator)
+        logits, terms = self.forward(ensemble, images, labels)
+        optimiser.zero_grad()
+        total(terms).backward()
+        optimiser.step()
+        return Result(logits, labels, terms)
+
+    def check(self, members: int, classes: int) -> None:
+        """Raise BadInput when an ensemble of this size cannot be trained this way."""
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of every member on every image, (K, N)."""
+    log_probability = torch.log_softmax(logits, dim=-1)
+    return -log_probability.gather(-1, labels.expand(len(logits), -1)[..., None]).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Baseline(Defense):
+    """Ensemble cross-entropy (ECE): the members' cross-entropies, summed (eq. 2)."""
+
+    separable: ClassVar[bool] = True
+
+    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        return {"ece": cross_entropy(logits, labels).sum(0)}
+
+
+@dataclass(frozen=True)
+class ADP(Defense):
+    """Adaptive diversity promoting training: ECE − α·entropy of the mean − β·log ensemble diversity (eq. 6)."""
+
+    alpha: float
+    beta: float
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        _at_least("alpha", self.alpha, 0)
+        _at_least("beta", self.beta, 0)
+        _positive("temperature", self.temperature)
+
+    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        logits = logits / self.temperature
+        terms = {"ece": cross_entropy(logits, labels).sum(0)}
+        if self.alpha:
+            terms["entropy"] = -self.alpha * ensemble_entropy(logits)
+        if self.beta:
+            terms["led"] = -self.beta * log_ensemble_diversity(logits, labels)
+        return terms
+
+    def check(self, members: int, classes: int) -> None:
+        if self.beta and members > classes - 1:
+            raise BadInput(
+                f"{members} members cannot have linearly independent predictions over {classes - 1} wrong classes, "
+                f"so ADP's diversity is zero by construction; use at most {classes - 1} members or beta=0"
+            )
+
+
+@dataclass(frozen=True)
+class LabelSmoothing(Defense):
+    """ECE against a smoothed label: ``target`` on the true class, the rest spread evenly; the control for ADP."""
+
+    separable: ClassVar[bool] = True
+
+    target: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target <= 1:
+            raise BadInput(f"target of label-smoothing is {self.target:g}; it must lie in (0, 1]")
+
+    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        log_probability = torch.log_softmax(logits, dim=-1)
+        true = log_probability.gather(-1, labels.expand(len(logits), -1)[..., None]).squeeze(-1)
+        others = log_probability.sum(-1) - true
+        spread = (1 - self.target) / (logits.shape[-1] - 1)
+        return {"ece": -(self.target * true + spread * others).sum(0)}
+
+
+@dataclass(frozen=True)
+class JSD(Defense):
+    """ECE − λ·JS-divergence (appendix B.1): shown by the authors to have no good optimum, kept as a lesson."""
+
+    lambda_: float
+
+    def __post_init__(self) -> None:
+        _at_least("lambda", self.lambda_, 0)
+
+    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        return {"ece": cross_entropy(logits, labels).sum(0), "jsd": -self.lambda_ * jensen_shannon(logits)}
+
+
+def _at_least(name: str, value: float, low: float) -> None:
+    if not (math.isfinite(value) and value >= low):
+        raise BadInput(f"{name} is {value:g}; it must be a number ≥ {low:g}")
+
+
+def _positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise BadInput(f"{name} is {value:g}; it must be a number > 0")

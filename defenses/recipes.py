@@ -1,0 +1,128 @@
+"""Recipes: everything about a training run but the defense, the data and the seed."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from defenses.errors import BadInput
+from defenses.registry import did_you_mean
+
+Strategy = Literal["simultaneous", "independent", "sequential"]
+Selection = Literal["last", "validation", "test-accuracy"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an ensemble is trained. Loaded checkpoints carry it, so every number can be traced to it."""
+
+    name: str
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    schedule: Literal["one-cycle", "steps"]
+    milestones: tuple[int, ...] = ()
+    """Epochs after which ``steps`` divides the learning rate by ten."""
+    adam_eps: float = 1e-8
+    adam_beta2: float = 0.999
+    weight_decay: float = 0.0
+    """L2 on convolution kernels, added to their gradient (2λ for Keras' λ·‖w‖²)."""
+    shift: float = 0.1
+    """Random translation, up to this fraction of the side, the edge repeated."""
+    subpixel_shift: bool = False
+    """Translate by any distance with bilinear interpolation, as Keras does, instead of whole pixels."""
+    flip: bool = False
+    """Mirror half of the images."""
+    resolutions: tuple[float, ...] = (1.0,)
+    """Scale of the images over training, in equal shares of the epochs."""
+    strategy: Strategy = "simultaneous"
+    """Section 3.1: all members on each batch; one after the other; or with one member's graph in memory."""
+    freeze_patience: int = 0
+    """Algorithm 1: stop updating a member that has not improved for so many epochs; 0 never does."""
+    freeze_tolerance: float = 0.01
+    """Relative fall of a member's epoch cross-entropy that counts as improvement."""
+    select: Selection = "last"
+    """Which epoch's weights are kept; ``test-accuracy`` is what the authors did, and leaks the test set."""
+    validation: int = 0
+    """Images held out of the training set, seeded."""
+    train_images: int = 0
+    """Train on the first so many images only; 0 takes all."""
+
+    def __post_init__(self) -> None:
+        for name, low in (
+            ("epochs", 1),
+            ("batch_size", 2),
+            ("freeze_patience", 0),
+            ("validation", 0),
+            ("train_images", 0),
+        ):
+            if getattr(self, name) < low:
+                raise BadInput(f"{name} is {getattr(self, name)}; it must be at least {low}")
+        if not self.learning_rate > 0:
+            raise BadInput(f"learning_rate is {self.learning_rate:g}; it must be above 0")
+        if self.select == "validation" and not self.validation:
+            raise BadInput("select=validation needs images held out of the training set; give --validation N")
+
+    def learning_rate_at(self, epoch: int, progress: float) -> float:
+        """Learning rate in ``epoch`` (from 0), ``progress`` being the share of all steps already made."""
+        if self.schedule == "steps":
+            return self.learning_rate * 0.1 ** sum(epoch >= milestone for milestone in self.milestones)
+        warm_up = 0.25
+        if progress < warm_up:
+            return self.learning_rate * (0.04 + 0.96 * progress / warm_up)
+        return self.learning_rate * max((1 - progress) / (1 - warm_up), 0.0)
+
+    def scale_at(self, epoch: int) -> float:
+        """Image scale in ``epoch`` (from 0)."""
+        return self.resolutions[epoch * len(self.resolutions) // self.epochs]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for metadata."""
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(self).items()}
+
+
+def paper(dataset: str) -> Recipe:
+    """Section 4.1 and the authors' code: Adam, batch 64, 40 epochs on MNIST-like data and 180 on CIFAR."""
+    cifar = dataset.startswith("cifar")
+    return Recipe(
+        name="paper",
+        epochs=180 if cifar else 40,
+        batch_size=64,
+        learning_rate=1e-3,
+        schedule="steps",
+        milestones=(80, 120, 160),
+        adam_eps=1e-7,
+        weight_decay=2e-4,
+        subpixel_shift=True,
+        flip=True,
+    )
+
+
+def fast(dataset: str) -> Recipe:
+    """Few epochs for a CPU: one-cycle learning rate, and small images first where they are large enough."""
+    if dataset == "digits":
+        return Recipe("fast", epochs=20, batch_size=64, learning_rate=1e-2, schedule="one-cycle", shift=0.0)
+    if dataset.startswith("cifar"):
+        return Recipe(
+            "fast",
+            epochs=12,
+            batch_size=128,
+            learning_rate=5e-3,
+            schedule="one-cycle",
+            adam_beta2=0.99,
+            weight_decay=1e-4,
+            flip=True,
+            resolutions=(0.625, 0.75, 1.0),
+        )
+    return Recipe("fast", epochs=3, batch_size=128, learning_rate=5e-3, schedule="one-cycle", adam_beta2=0.99)
+
+
+RECIPES = {"paper": paper, "fast": fast}
+
+
+def find_recipe(name: str, dataset: str, **changes: Any) -> Recipe:
+    """A named recipe for a dataset with some settings changed; None means unchanged."""
+    if name not in RECIPES:
+        raise BadInput(f"unknown recipe {name!r}; {did_you_mean(name, RECIPES)}")
+    return dataclasses.replace(RECIPES[name](dataset), **{k: v for k, v in changes.items() if v is not None})
