@@ -12,8 +12,12 @@ import typer
 from benchmark.commands import data
 from benchmark.commands.alpha import alpha
 from benchmark.commands.listing import listing
+from benchmark.commands.report import report
+from benchmark.commands.run import run as run_preset
 from benchmark.commands.train import train
 from defenses.errors import BadInput, RunFailed
+
+INTERRUPTED = "interrupted; the same command goes on from what is done"
 
 app = typer.Typer(
     help="Honest evaluation of adversarial robustness for ensembles: ADP and its rivals.",
@@ -25,6 +29,8 @@ app = typer.Typer(
 app.command("list")(listing)
 app.add_typer(data.app, name="data")
 app.command()(train)
+app.command("run")(run_preset)
+app.command()(report)
 app.command()(alpha)
 
 
@@ -38,14 +44,19 @@ def run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
         result = command.main(arguments, prog_name="adp-bench", standalone_mode=False)
+        if result == 130:  # newer typer turns Ctrl-C into this code and says nothing
+            return _say(INTERRUPTED, 130)
         return result if isinstance(result, int) else 0
     except BadInput as error:
         return _say(error, 2)
     except RunFailed as error:
         return _say(error, 1)
     except (KeyboardInterrupt, typer.Abort):
-        return _say("interrupted; the same command goes on from what is done", 130)
+        return _say(INTERRUPTED, 130)
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help, whose lines are meant
+            typer.echo(str(error), err=True)
+            return 2
         if hasattr(error, "format_message"):  # a usage error of the argument parser
             return _say(error.format_message(), 2)
         raise

@@ -15,6 +15,7 @@ from benchmark import datasets
 from benchmark.devices import find_device, set_threads
 from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import read_provenance
+from defenses.errors import BadInput
 from defenses.networks import canonical_network
 from defenses.recipes import Recipe, find_recipe
 from defenses.training import Progress, TrainingData, train
@@ -36,6 +37,8 @@ def train_ensemble(
     start_from: Path | None = None,
 ) -> Path:
     """Train, or resume, or find finished: the path of the checkpoint."""
+    if not 0 <= seed < 2**31:
+        raise BadInput(f"seed is {seed}; it must lie between 0 and {2**31 - 1}")
     named = parse_defense(defense)
     where = find_device(device)
     set_threads(threads)
@@ -77,7 +80,7 @@ def default_folder(named: NamedDefense, dataset: str, network: str, members: int
 
 
 class _Display:
-    """A live line on a terminal; elsewhere one line per epoch, and one every half minute."""
+    """A live line on a terminal; elsewhere one per epoch, at most one in five seconds, and one every half minute."""
 
     def __init__(self, title: str, console: Console) -> None:
         self.title, self.console = title, console
@@ -111,6 +114,8 @@ class _Display:
     def epoch(self, row: dict[str, Any]) -> None:
         hidden = ("epoch", "learning_rate", "scale", "seconds", "frozen")
         values = " ".join(f"{name} {value:g}" for name, value in row.items() if name not in hidden)
+        if not self.live and time.monotonic() - self.last_line < 5:
+            return
         self.last_line = time.monotonic()
         note = f"{row['seconds']:.1f} s, {self.latest}"
         self.console.print(f"{self.title} epoch {row['epoch']}: {values} ({note})", soft_wrap=True)

@@ -42,6 +42,8 @@ class AdversarialTraining(Defense):
 
     def around(self, inner: Defense) -> AdversarialTraining:
         """The same adversarial training of another objective."""
+        if type(inner).step is not Defense.step:
+            raise BadInput(f"{type(inner).__name__} owns its training step, so advt cannot go around it; use it alone")
         return replace(self, inner=inner)
 
     def check(self, members: int, classes: int) -> None:

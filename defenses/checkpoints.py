@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput
-from defenses.files import write_with
+from defenses.files import write_bytes
 from defenses.networks import Shape, build_network
 
 FILE_NAME = "ensemble.safetensors"
@@ -62,7 +62,7 @@ def save_checkpoint(path: Path, ensemble: Ensemble, provenance: Provenance) -> N
     """Write weights and provenance atomically."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in ensemble.state_dict().items()}
     record = {**asdict(provenance), "weights_sha256": digest(tensors), "versions": versions()}
-    write_with(path, lambda file: save_file(tensors, file, metadata={"adp-benchmark": json.dumps(record)}))
+    write_bytes(path, save(tensors, metadata={"adp-benchmark": json.dumps(record)}))
 
 
 def load_checkpoint(path: str | Path, **expected: Any) -> Ensemble:
@@ -98,12 +98,12 @@ def read_provenance(path: Path) -> Provenance:
         if record.get("format") != FORMAT:
             raise BadInput(f"{path} has checkpoint format {record.get('format')}; this version reads format {FORMAT}")
         known = {f.name for f in fields(Provenance)}
-        provenance = Provenance(**{k: v for k, v in record.items() if k in known})
-    except (ValueError, TypeError) as error:
+        values = {k: v for k, v in record.items() if k in known}
+        return Provenance(**{**values, "shape": tuple(values["shape"])})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"{path} has metadata that cannot be read: {error}") from error
-    return Provenance(**{**provenance.__dict__, "shape": tuple(provenance.shape)})
 
 
 def _load_own(path: Path) -> Ensemble:
@@ -129,19 +129,18 @@ def _load_dverge(path: Path) -> Ensemble:
     if not isinstance(stored, dict) or not all(f"model{k}" in stored for k in range(len(stored))) or not stored:
         raise BadInput(f"{path} is not in DVERGE's format (model0, model1, …); other .pth files are not recognised")
     states: list[dict[str, Tensor]] = [stored[f"model{k}"] for k in range(len(stored))]
-    means, stds = ([state.get(f"normalizer.{n}") for state in states] for n in ("mean", "std"))
-    if any(
-        value is None or values[0] is None or not torch.equal(value, values[0])
-        for values in (means, stds)
-        for value in values
-    ):
+    for name in ("normalizer.mean", "normalizer.std", "model.conv1.weight", "model.fc.weight"):
+        if not all(isinstance(state, dict) and isinstance(state.get(name), Tensor) for state in states):
+            raise BadInput(f"{path} is not in DVERGE's format: a member has no tensor {name!r}")
+    means, stds = ([state[f"normalizer.{n}"] for state in states] for n in ("mean", "std"))
+    if not all(torch.equal(value, values[0]) for values in (means, stds) for value in values):
         raise BadInput(f"{path}: members need a common normalizer.mean and normalizer.std")
     names = [_from_dverge_name(name) for name in states[0]]
     blocks = len({name.split(".")[2] for name in names if name.startswith("layers.0.")})
     depth, classes = 6 * blocks + 2, states[0]["model.fc.weight"].shape[0]
     shape = (states[0]["model.conv1.weight"].shape[1], 32, 32)
     members = [build_network(f"resnet-bn-shortcut(depth={depth})", shape, classes) for _ in states]
-    ensemble = Ensemble(members, means[0][:, None, None], stds[0][:, None, None])  # type: ignore[index]
+    ensemble = Ensemble(members, means[0][:, None, None], stds[0][:, None, None])
     for member, state in zip(ensemble.members, states, strict=True):
         weights = {_from_dverge_name(name): tensor for name, tensor in state.items() if name.startswith("model.")}
         _load_weights(member, weights, path)

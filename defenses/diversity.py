@@ -54,7 +54,8 @@ def log_ensemble_diversity(logits: Tensor, labels: Tensor) -> Tensor:
     """
     vectors = non_maximal_predictions(logits, labels).double().transpose(0, 1)  # (N, K, L−1)
     gram = vectors @ vectors.mT
-    factor = torch.linalg.cholesky(gram + RIDGE * torch.eye(len(logits), dtype=gram.dtype, device=gram.device))
+    ridge = RIDGE * torch.eye(len(logits), dtype=gram.dtype, device=gram.device)
+    factor = torch.linalg.cholesky_ex(gram + ridge).L  # NaN logits give NaN, which the caller can name, no exception
     return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).to(logits.dtype)
 
 

@@ -27,6 +27,12 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write bytes atomically; libraries serialise to memory first, for they hide a full disk in errors of their own."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write text atomically, with the same line ends on every system."""
     with replacing(path) as temporary:

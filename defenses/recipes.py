@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from defenses.errors import BadInput
 from defenses.registry import did_you_mean
 
+Schedule = Literal["one-cycle", "steps"]
 Strategy = Literal["simultaneous", "independent", "sequential"]
 Selection = Literal["last", "validation", "test-accuracy"]
 
@@ -21,7 +23,7 @@ class Recipe:
     epochs: int
     batch_size: int
     learning_rate: float
-    schedule: Literal["one-cycle", "steps"]
+    schedule: Schedule
     milestones: tuple[int, ...] = ()
     """Epochs after which ``steps`` divides the learning rate by ten."""
     adam_eps: float = 1e-8
@@ -59,8 +61,12 @@ class Recipe:
         ):
             if getattr(self, name) < low:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be at least {low}")
-        if not self.learning_rate > 0:
-            raise BadInput(f"learning_rate is {self.learning_rate:g}; it must be above 0")
+        for name, choice in (("schedule", Schedule), ("strategy", Strategy), ("select", Selection)):
+            if getattr(self, name) not in get_args(choice):
+                value = getattr(self, name)
+                raise BadInput(f"unknown {name} {value!r}; {did_you_mean(str(value), get_args(choice))}")
+        if not 0 < self.learning_rate < math.inf:
+            raise BadInput(f"learning_rate is {self.learning_rate:g}; it must be a number above 0")
         if self.select == "validation" and not self.validation:
             raise BadInput("select=validation needs images held out of the training set; give --validation N")
 
@@ -102,7 +108,7 @@ def paper(dataset: str) -> Recipe:
 def fast(dataset: str) -> Recipe:
     """Few epochs for a CPU: one-cycle learning rate, and small images first where they are large enough."""
     if dataset == "digits":
-        return Recipe("fast", epochs=20, batch_size=64, learning_rate=1e-2, schedule="one-cycle", shift=0.0)
+        return Recipe("fast", epochs=12, batch_size=64, learning_rate=1e-2, schedule="one-cycle", shift=0.0)
     if dataset.startswith("cifar"):
         return Recipe(
             "fast",

@@ -42,6 +42,9 @@ def optimal_predictions(
 
     ``partition`` gives each member its private classes; by default they are dealt in order.
     """
+    _check(members, classes)
+    if not 0 <= label < classes:
+        raise BadInput(f"label is {label}; with {classes} classes it lies between 0 and {classes - 1}")
     if (classes - 1) % members:
         raise BadInput(f"Corollary 1 needs members to divide classes-1; {members} does not divide {classes - 1}")
     others = [index for index in range(classes) if index != label]

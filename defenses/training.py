@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import time
@@ -19,7 +20,7 @@ from defenses.checkpoints import FILE_NAME, Provenance, load_checkpoint, read_pr
 from defenses.diversity import log_ensemble_diversity, log_mean_probability
 from defenses.ensemble import Ensemble, batch_norm_mode, build_ensemble, predict_logits
 from defenses.errors import BadInput, RunFailed
-from defenses.files import writable_folder, write_text, write_with
+from defenses.files import writable_folder, write_bytes, write_text
 from defenses.images import LabelledImages
 from defenses.networks import canonical_network
 from defenses.objectives import Defense, Result, cross_entropy, total
@@ -111,13 +112,13 @@ def train(
     if checkpoint.is_file():
         _require_same(asked, asdict(read_provenance(checkpoint)), checkpoint)
         return checkpoint
-    writable_folder(out)
     train_set = data.train.subset(slice(0, recipe.train_images or None))
     if start_from:
         needed = {"network": asked.network, "members": members, "dataset": data.name}
         ensemble = load_checkpoint(start_from, **needed)
     else:
         ensemble = build_ensemble(network, members, asked.shape, data.classes, train_set.mean_image(), seed)
+    writable_folder(out)  # only now: a request that is refused leaves no folder behind
     ensemble = ensemble.to(device)
     ensemble.members.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     run = _Run(named.defense, data, train_set, recipe, seed, ensemble, asked, out)
@@ -126,6 +127,8 @@ def train(
     final = replace(asked, epoch=run.best["epoch"] if run.best else run.epoch, scores=run.scores())
     save_checkpoint(checkpoint, ensemble, final)
     (out / STATE_NAME).unlink(missing_ok=True)
+    for leftover in out.glob(".*.tmp"):  # of a process that was killed while it wrote
+        leftover.unlink(missing_ok=True)
     return checkpoint
 
 
@@ -161,6 +164,12 @@ class _Run:
         """Train to the end, or until every member is frozen, and put the selected weights in place."""
         seconds = done = 0.0
         while self.epoch < self.epochs and len(self.frozen) < len(self.ensemble):
+            run, epoch = divmod(self.epoch, self.recipe.epochs)
+            if self.runs > 1 and run in self.frozen:  # the rest of this member's epochs would change nothing
+                self.epoch = (run + 1) * self.recipe.epochs
+                continue
+            if run > 0 and epoch == 0:
+                self._next_member()
             began = time.perf_counter()
             cost, left = self._cost(self.epoch), sum(map(self._cost, range(self.epoch, self.epochs)))
 
@@ -190,14 +199,19 @@ class _Run:
         if self.best:
             self.ensemble.load_state_dict(self.best["weights"])
 
+    def _next_member(self) -> None:
+        """Independent training: keep what was selected of the last member, and begin the next one afresh."""
+        if self.best:
+            self.ensemble.load_state_dict(self.best["weights"])
+        self.best = {}
+        self.optimiser = self._new_optimiser()
+
     def _cost(self, epoch: int) -> float:
         """Relative cost of an epoch: its pixels."""
         return self.recipe.scale_at(epoch % self.recipe.epochs) ** 2
 
     def _run_epoch(self, report: Callable[[int, _Totals], None]) -> _Totals:
         run, epoch = divmod(self.epoch, self.recipe.epochs)
-        if epoch == 0 and run > 0:
-            self.optimiser = self._new_optimiser()
         generator = torch.Generator().manual_seed(_epoch_seed(self.seed, self.epoch))
         full_mean, scale = self.ensemble.mean, self.recipe.scale_at(epoch)
         self.ensemble.mean = resize(full_mean, scale)
@@ -273,7 +287,8 @@ class _Run:
         }
         watched = {"validation": self.data.validation, "test-accuracy": self.data.test}.get(self.recipe.select)
         if watched is not None:
-            row["watched_accuracy"] = round(score(self.ensemble, watched)["accuracy"], 6)
+            chosen = self.ensemble if self.runs == 1 else self.ensemble.member(run)
+            row["watched_accuracy"] = round(score(chosen, watched)["accuracy"], 6)
             if not self.best or row["watched_accuracy"] > self.best["accuracy"]:
                 weights = {name: tensor.clone() for name, tensor in self.ensemble.state_dict().items()}
                 self.best = {"accuracy": row["watched_accuracy"], "epoch": self.epoch, "weights": weights}
@@ -302,12 +317,14 @@ class _Run:
             "stalled": self.stalled,
             "lowest": self.lowest,
         }
-        write_with(self.out / STATE_NAME, lambda path: torch.save(state, path))
+        serialised = io.BytesIO()
+        torch.save(state, serialised)
+        write_bytes(self.out / STATE_NAME, serialised.getvalue())
         self._write_history()
 
     def _write_history(self) -> None:
-        columns = list(self.history[0]) if self.history else []
-        lines = [",".join(columns), *(",".join(str(row[c]) for c in columns) for row in self.history)]
+        columns = list(dict.fromkeys(name for row in self.history for name in row))
+        lines = [",".join(columns), *(",".join(str(row.get(c, "")) for c in columns) for row in self.history)]
         write_text(self.out / HISTORY_NAME, "\n".join(lines) + "\n")
 
     def resume(self) -> None:
@@ -318,12 +335,16 @@ class _Run:
         try:
             state = torch.load(path, weights_only=True, map_location=self.ensemble.mean.device)
         except Exception as error:
-            raise BadInput(f"{path} cannot be read ({error}); delete it to start training afresh") from error
+            reason = str(error).partition("\n")[0]
+            raise BadInput(f"{path} cannot be read ({reason}); delete it to start training afresh") from error
+        if not isinstance(state, dict) or "asked" not in state:
+            raise BadInput(f"{path} is not the state of a training run; delete it to start training afresh")
         _require_same(self.asked, json.loads(state["asked"]), path)
         self.ensemble.load_state_dict(state["weights"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.epoch, self.history, self.best = state["epoch"], state["history"], state["best"]
         self.frozen, self.stalled, self.lowest = state["frozen"], state["stalled"], state["lowest"]
+        self._write_history()  # a kill between the two files leaves it an epoch behind
 
 
 def sequential_step(
@@ -387,7 +408,8 @@ def _require_same(asked: Provenance, found: dict[str, Any], path: Path) -> None:
         there = json.loads(json.dumps(found.get(name)))
         if name not in result_fields and there != value:
             if isinstance(value, dict) and isinstance(there, dict):
-                name, value, there = next((k, v, there.get(k)) for k, v in value.items() if there.get(k) != v)
+                key = next(key for key in {**value, **there} if value.get(key) != there.get(key))
+                name, value, there = key, value.get(key), there.get(key)
             raise BadInput(f"{path} was made with {name} {there!r}, not {value!r}; give another --out or delete it")
 
 
@@ -404,3 +426,20 @@ def _batch_count(images: int, batch_size: int) -> int:
 def _epoch_seed(seed: int, epoch: int) -> int:
     """Every epoch draws from its own generator, so that a resumed run sees the same batches."""
     return (seed * 1_000_003 + epoch) * 2_654_435_761 % 2**63
+
+
+def estimate_seconds(
+    named: NamedDefense, data: TrainingData, network: str, members: int, recipe: Recipe, device: torch.device | str
+) -> float:
+    """How long training will take, from two steps of it on a throw-away ensemble."""
+    shape = tuple(data.train.pixels.shape[1:])
+    ensemble = build_ensemble(network, members, shape, data.classes, data.train.mean_image()).to(device)  # type: ignore[arg-type]
+    rows = slice(0, recipe.batch_size)
+    images, labels = data.train.images(rows).to(device), data.train.labels[rows].to(device)
+    optimiser = torch.optim.Adam(ensemble.train().parameters())
+    for _ in range(2):  # the first step is slower: memory is laid out
+        began = time.perf_counter()
+        named.defense.step(ensemble, optimiser, images, labels, torch.Generator().manual_seed(0))
+        seconds = time.perf_counter() - began
+    batches = _batch_count(recipe.train_images or len(data.train), recipe.batch_size)
+    return seconds * batches * sum(recipe.scale_at(epoch) ** 2 for epoch in range(recipe.epochs))

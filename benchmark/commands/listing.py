@@ -16,14 +16,16 @@ Row = dict[str, Any]
 
 
 def listing(
-    what: Annotated[str, typer.Argument(metavar="{defenses,datasets,networks}", help="What to list.")],
+    what: Annotated[str, typer.Argument(metavar="{defenses,attacks,datasets,networks,presets}", help="What to list.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List defenses, datasets or networks."""
+    """List what there is to choose from."""
     kinds: dict[str, Callable[[], list[Row]]] = {
         "defenses": _defenses,
+        "attacks": _attacks,
         "datasets": _datasets,
         "networks": _networks,
+        "presets": _presets,
     }
     if what not in kinds:
         raise BadInput(f"cannot list {what!r}; {did_you_mean(what, kinds)}")
@@ -42,6 +44,25 @@ def _defenses() -> list[Row]:
     from defenses.catalogue import DEFENSES
 
     return _registered(DEFENSES)
+
+
+def _attacks() -> list[Row]:
+    from benchmark.attacks import ATTACKS
+
+    rows = _registered(ATTACKS)
+    for row in rows:
+        row["libraries"] = ", ".join(ATTACKS.get(row["name"]).backends)
+    return [{key: row[key] for key in ("name", "spec", "libraries", "what")} for row in rows]
+
+
+def _presets() -> list[Row]:
+    from benchmark.grid import load_preset, preset_names
+
+    rows = []
+    for name in preset_names():
+        preset = load_preset(name)
+        rows.append({"name": name, "datasets": ", ".join(grid.dataset for grid in preset.grids), "what": preset.title})
+    return rows
 
 
 def _networks() -> list[Row]:

@@ -1,0 +1,119 @@
+"""The harness as a library: `evaluate` any model that gives logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from benchmark.acceleration import accelerated
+from benchmark.attacks import library_version, parse_attack
+from benchmark.cells import Cell
+from benchmark.devices import find_device
+from benchmark.evaluation import attack_batch, check_tier
+from benchmark.models import check_model, predict, prepared
+from benchmark.reports.tables import COLUMNS, summarise
+from defenses.ensemble import Ensemble
+from defenses.errors import BadInput
+
+
+def evaluate(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    attacks: Sequence[str],
+    tier: str = "strict",
+    batch_size: int = 100,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    name: str = "model",
+    records: dict[str, pd.DataFrame] | None = None,
+) -> pd.DataFrame:
+    """Attack a model and measure what accuracy is left; nothing is written to disk.
+
+    Args:
+        model: any module that maps images (N, C, H, W) in [0, 1] to logits (N, classes), with its normalisation
+            inside, or a `defenses.Ensemble`. It is left as it was: mode, gradients, frozen or not.
+        images: float images in [0, 1].
+        labels: true classes, (N,).
+        attacks: specs, such as ``["fgsm(eps=0.02)", "pgd@art(eps=0.01)"]``; see ``adp-bench list attacks``.
+        tier: ``strict`` (true labels, correct outputs) or ``paper`` (the paper's quirks included).
+        batch_size: images attacked at once; the result of some attacks depends on it.
+        seed: seed of random starts and targets.
+        device: where to run; the model is moved there and back.
+        name: what to call the model in the column ``defense``.
+        records: a dictionary to receive one data frame of per-image records for each attack spec.
+
+    Returns:
+        One row per attack with the columns of table.csv: accuracies in percent with a 95 % interval, counts of
+        images that did not move or had to be mended, cost, and warnings in words in the column ``flags``.
+    """
+    check_tier(tier)
+    named = [parse_attack(text) for text in attacks]
+    images, labels = _check_images(images, labels, batch_size)
+    target = find_device(str(device))
+    home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    rows = []
+    try:
+        model.to(target)
+        with prepared(model):
+            images = images.to(target)
+            classes = check_model(model, images, labels)
+            clean = predict(model, images, batch_size)
+            fast = accelerated(model, images[:batch_size])
+            for attack in named:
+                parts = []
+                for first in range(0, len(labels), batch_size):
+                    rows_here = slice(first, first + batch_size)
+                    given = labels[rows_here].to(target)
+                    parts.append(
+                        attack_batch(
+                            model, attack, tier, images[rows_here], given, clean[rows_here], first, seed, classes, fast
+                        )
+                    )
+                found = pd.concat(parts, ignore_index=True)
+                if records is not None:
+                    records[attack.text] = found
+                cell = Cell(
+                    dataset="",
+                    data_checksum="",
+                    defense=name,
+                    spec=name,
+                    members=len(model) if isinstance(model, Ensemble) else 1,
+                    network=type(model).__name__,
+                    training="",
+                    weights="",
+                    attack=attack.name,
+                    parameters=attack.parameters,
+                    library=attack.library,
+                    library_version=library_version(attack.library),
+                    settings=attack.settings(),
+                    tier=tier,
+                    samples=len(labels),
+                    seed=seed,
+                    batch_size=batch_size,
+                    device=target.type,
+                )
+                rows.append(summarise(cell, found))
+    finally:
+        model.to(home)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _check_images(images: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
+    images, labels = torch.as_tensor(images), torch.as_tensor(np.asarray(labels))
+    if batch_size < 1:
+        raise BadInput(f"batch_size is {batch_size}; it must be at least 1")
+    if images.ndim != 4 or not images.is_floating_point():
+        raise BadInput(f"images are {images.dtype} of shape {tuple(images.shape)}; give floats of shape (N, C, H, W)")
+    if labels.ndim != 1 or len(labels) != len(images) or len(labels) == 0:
+        raise BadInput(f"{len(images)} images and labels of shape {tuple(labels.shape)}; give one class per image")
+    if labels.is_floating_point():
+        raise BadInput("labels are floats; give whole numbers, one class per image")
+    low, high = float(images.min()), float(images.max())
+    if not (low >= 0 and high <= 1):
+        raise BadInput(f"images range from {low:g} to {high:g}; give pixels in [0, 1] and normalise inside the model")
+    return images.to(torch.float32), labels.to(torch.int64)

@@ -1,0 +1,102 @@
+"""Attacks run by the Adversarial Robustness Toolbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from art.attacks import evasion
+from art.estimators.classification import PyTorchClassifier
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmark.attacks.definitions import BIM, CW, EAD, FGSM, JSMA, MIM, PGD
+
+
+def fgsm(model: nn.Module, images: Tensor, labels: Tensor, attack: FGSM) -> Tensor:
+    return _run(evasion.FastGradientMethod, model, images, labels, attack.targeted, eps=attack.eps)
+
+
+def bim(model: nn.Module, images: Tensor, labels: Tensor, attack: BIM) -> Tensor:
+    settings = {"eps": attack.eps, "eps_step": attack.eps / attack.steps, "max_iter": attack.steps, "verbose": False}
+    return _run(evasion.BasicIterativeMethod, model, images, labels, attack.targeted, **settings)
+
+
+def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:
+    settings = {"eps": attack.eps, "eps_step": attack.step, "max_iter": attack.steps, "num_random_init": 1}
+    runner = evasion.ProjectedGradientDescent
+    return _run(runner, model, images, labels, attack.targeted, **settings, verbose=False)
+
+
+def mim(model: nn.Module, images: Tensor, labels: Tensor, attack: MIM) -> Tensor:
+    settings = {"eps": attack.eps, "eps_step": attack.step, "max_iter": attack.steps, "decay": attack.decay}
+    return _run(evasion.MomentumIterativeMethod, model, images, labels, attack.targeted, **settings, verbose=False)
+
+
+def cw(model: nn.Module, images: Tensor, labels: Tensor, attack: CW) -> Tensor:
+    return _run(
+        evasion.CarliniL2Method,
+        model,
+        images,
+        labels,
+        attack.targeted,
+        confidence=attack.kappa,
+        learning_rate=attack.lr,
+        binary_search_steps=1,
+        max_iter=attack.steps,
+        initial_const=attack.c,
+        verbose=False,
+    )
+
+
+def ead(model: nn.Module, images: Tensor, labels: Tensor, attack: EAD) -> Tensor:
+    return _run(
+        evasion.ElasticNet,
+        model,
+        images,
+        labels,
+        attack.targeted,
+        confidence=attack.kappa,
+        learning_rate=attack.lr,
+        binary_search_steps=1,
+        max_iter=attack.steps,
+        beta=attack.beta,
+        initial_const=attack.c,
+        decision_rule="EN",
+        verbose=False,
+    )
+
+
+def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:
+    """The original attack, two scalars at a time towards the next class: not what the authors ran."""
+    runner = evasion.SaliencyMapMethod
+    classes = _classes(model, images)
+    return _run(
+        runner, model, images, (labels + 1) % classes, None, theta=attack.eps, gamma=attack.gamma, verbose=False
+    )
+
+
+def _run(
+    runner: Any, model: nn.Module, images: Tensor, labels: Tensor, targeted: bool | None, **settings: Any
+) -> Tensor:
+    classes = _classes(model, images)
+    classifier = PyTorchClassifier(
+        model,
+        loss=nn.CrossEntropyLoss(),
+        input_shape=tuple(images.shape[1:]),
+        nb_classes=classes,
+        clip_values=(0.0, 1.0),
+        device_type="gpu" if images.is_cuda else "cpu",
+    )
+    if targeted is not None:
+        settings["targeted"] = targeted
+    attacker = runner(classifier, batch_size=len(images), **settings)
+    one_hot = functional.one_hot(labels, classes).cpu().numpy()
+    adversarial = attacker.generate(images.cpu().numpy().astype(np.float32), y=one_hot)
+    return torch.from_numpy(np.asarray(adversarial, dtype=np.float32)).to(images.device)
+
+
+def _classes(model: nn.Module, images: Tensor) -> int:
+    with torch.no_grad():
+        return model(images[:1]).shape[-1]

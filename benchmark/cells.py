@@ -1,0 +1,77 @@
+"""Cells: the unit of work, of caching and of resuming; an identity is a hash of all that changes the result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+PROTOCOL = 1
+"""Raised when the evaluation changes in a way that makes older cells wrong."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One (dataset, trained ensemble, attack, tier, sample set, seed)."""
+
+    dataset: str
+    data_checksum: str
+    defense: str
+    """Short name for tables."""
+    spec: str
+    """Canonical defense spec, or the path of a checkpoint."""
+    members: int
+    network: str
+    training: str
+    """Recipe and epochs the ensemble was trained with, in words; empty for checkpoints from outside."""
+    weights: str
+    """sha256 of the ensemble's weights."""
+    attack: str
+    """Attack name, such as ``pgd``, or ``none`` for clean accuracy."""
+    parameters: str
+    library: str
+    library_version: str
+    settings: dict[str, Any]
+    """Every parameter of the attack, defaults included."""
+    tier: str
+    samples: int
+    seed: int
+    batch_size: int
+    device: str
+    published: float | None = None
+    """The paper's accuracy in percent, where it has one."""
+
+    def asked(self) -> dict[str, Any]:
+        """Plain values, for files."""
+        return asdict(self)
+
+    @property
+    def identity(self) -> str:
+        """Hash of everything that changes the records of its images."""
+        return _hash({**self._result(), "samples": self.samples})
+
+    @property
+    def series(self) -> str:
+        """Like the identity, whatever the number of samples: a larger sample set extends a smaller one."""
+        return _hash(self._result())
+
+    def _result(self) -> dict[str, Any]:
+        names = ("dataset", "data_checksum", "weights", "attack", "library", "library_version", "settings", "tier")
+        others = ("seed", "batch_size", "device")
+        return {name: getattr(self, name) for name in (*names, *others)} | {"protocol": PROTOCOL}
+
+    @property
+    def title(self) -> str:
+        """For progress lines."""
+        attack = f"{self.attack}({self.parameters})" if self.parameters else self.attack
+        return f"{self.defense} · {attack} · {self.tier}"
+
+
+def cell_from(asked: dict[str, Any]) -> Cell:
+    """The cell a file describes."""
+    return Cell(**asked)
+
+
+def _hash(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,17 @@
+"""``adp-bench report``: make the tables of a run folder again, from its cells alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]) -> None:
+    """Write every table of a run again, from what is stored; no model is touched."""
+    from benchmark.reports import write_report
+    from benchmark.store import Store
+
+    write_report(Store(folder))
+    typer.echo(folder / "table.md")

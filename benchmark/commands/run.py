@@ -1,0 +1,77 @@
+"""``adp-bench run``: run a preset, or what is missing of it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from defenses.errors import BadInput
+
+Many = list[str] | None
+
+
+def run(
+    preset: Annotated[str, typer.Argument(help="Preset name, see `adp-bench list presets`.")],
+    tier: Annotated[Many, typer.Option(help="Only this tier: paper or strict. May be repeated.")] = None,
+    samples: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Attack the first N test images; all is the paper's number.")
+    ] = None,
+    defense: Annotated[
+        Many, typer.Option(help="Instead of the preset's: a spec or a checkpoint. May be repeated.")
+    ] = None,
+    attack: Annotated[
+        Many, typer.Option(help="Only these attacks: a name in the preset, or a spec. May be repeated.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    executor: Annotated[str, typer.Option(help="Where cells run: local.")] = "local",
+    seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
+    seeds: Annotated[str | None, typer.Option(metavar="0,1,2", help="Several seeds: mean and spread.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images attacked at once; results may depend on it.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder.  [default: results/runs/PRESET]")] = None,
+) -> None:
+    """Run a preset: the same command again does only what is missing, other options extend it."""
+    from benchmark.devices import find_device, set_threads
+    from benchmark.display import RunDisplay
+    from benchmark.grid import load_preset, narrow
+    from benchmark.runner import Request
+    from benchmark.runner import run as run_request
+
+    if executor != "local":
+        raise BadInput(f"unknown executor {executor!r}; known: local")
+    if batch_size is not None and batch_size < 1:
+        raise BadInput(f"batch size is {batch_size}; it must be at least 1")
+    chosen = narrow(load_preset(preset), tier or [], defense or [], attack or [], batch_size)
+    set_threads(threads)
+    request = Request(
+        preset=chosen,
+        samples=_samples(samples),
+        seeds=_seeds(seeds) if seeds else (seed,),
+        device=find_device(device),
+        out=out or Path("results/runs") / preset,
+        command=shlex.join(["adp-bench", *sys.argv[1:]]),
+    )
+    display = RunDisplay()
+    try:
+        run_request(request, display)
+    finally:
+        display.stop()
+
+
+def _samples(text: str | None) -> int | str | None:
+    if text is None or text == "all":
+        return text
+    if not text.isdigit() or int(text) < 1:
+        raise BadInput(f"samples is {text!r}; write a number of images, or all")
+    return int(text)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise BadInput(f"seeds is {text!r}; write whole numbers with commas, such as 0,1,2")
+    return tuple(dict.fromkeys(int(part) for part in parts))

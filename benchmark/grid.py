@@ -1,0 +1,123 @@
+"""Presets: a named grid of cells is a TOML file; the command line narrows it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmark.attacks import NamedAttack, parse_attack
+from benchmark.evaluation import check_tier
+from defenses.errors import BadInput
+from defenses.registry import did_you_mean
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = Path(__file__).with_name("presets")
+
+
+@dataclass(frozen=True)
+class PlannedAttack:
+    """An attack of a grid; None stands for no attack, the clean accuracy of every member."""
+
+    named: NamedAttack | None
+    samples: int
+    """How many images a CPU attacks in a reasonable time."""
+    paper_samples: int
+    """How many the paper attacked; 0 means the whole test set."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every defense under every attack, in every tier, on one dataset."""
+
+    dataset: str
+    defenses: tuple[str, ...]
+    attacks: tuple[PlannedAttack, ...]
+    tiers: tuple[str, ...]
+    members: int
+    network: str
+    recipe: str
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One artifact of the paper, or one of ours."""
+
+    name: str
+    title: str
+    grids: tuple[Grid, ...]
+
+
+def preset_names() -> list[str]:
+    """Every preset there is."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load_preset(name: str) -> Preset:
+    """Read a preset by name."""
+    if name not in preset_names():
+        raise BadInput(f"unknown preset {name!r}; {did_you_mean(name, preset_names())}")
+    content = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return Preset(name, content["title"], tuple(_grid(entry) for entry in content["grid"]))
+
+
+def _grid(entry: dict[str, Any]) -> Grid:
+    attacks = []
+    for item in entry["attacks"]:
+        named = None if item["spec"] == "none" else parse_attack(item["spec"])
+        attacks.append(PlannedAttack(named, item.get("samples", 0), item.get("paper_samples", 0)))
+    return Grid(
+        dataset=entry["dataset"],
+        defenses=tuple(entry["defenses"]),
+        attacks=tuple(attacks),
+        tiers=tuple(check_tier(tier) for tier in entry.get("tiers", ["paper", "strict"])),
+        members=entry.get("members", 3),
+        network=entry.get("network", "resnet20"),
+        recipe=entry.get("recipe", "fast"),
+        batch_size=entry.get("batch_size", 100),
+    )
+
+
+def narrow(
+    preset: Preset,
+    tiers: list[str],
+    defenses: list[str],
+    attacks: list[str],
+    batch_size: int | None = None,
+) -> Preset:
+    """The preset with other tiers, defenses or attacks than its own, where any are given."""
+    grids = []
+    for grid in preset.grids:
+        chosen = _narrow_attacks(grid.attacks, attacks) if attacks else grid.attacks
+        grids.append(
+            replace(
+                grid,
+                tiers=tuple(check_tier(tier) for tier in tiers) or grid.tiers,
+                defenses=tuple(dict.fromkeys(defenses)) or grid.defenses,
+                attacks=chosen,
+                batch_size=batch_size or grid.batch_size,
+            )
+        )
+    return replace(preset, grids=tuple(grids))
+
+
+def _narrow_attacks(planned: tuple[PlannedAttack, ...], asked: list[str]) -> tuple[PlannedAttack, ...]:
+    """``fgsm`` takes the preset's rows of that name; a full spec is taken as it is, with that name's sample count."""
+    chosen: list[PlannedAttack] = []
+    by_name: dict[str, list[PlannedAttack]] = {}
+    for attack in planned:
+        by_name.setdefault(attack.named.name if attack.named else "none", []).append(attack)
+    for text in asked:
+        if text in by_name:
+            chosen.extend(by_name[text])
+            continue
+        named = parse_attack(text)
+        relatives = by_name.get(named.name) or list(planned)
+        chosen.append(replace(relatives[0], named=named))
+    return tuple(dict.fromkeys(chosen))

@@ -1,0 +1,31 @@
+"""What machine a result was computed on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+
+def describe_machine() -> dict[str, str | int]:
+    """Processor, cores, threads and GPUs; nothing that identifies a person or a host."""
+    machine: dict[str, str | int] = {
+        "system": platform.system(),
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+    }
+    for index in range(torch.cuda.device_count()):
+        machine[f"gpu{index}"] = torch.cuda.get_device_name(index)
+    return machine
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

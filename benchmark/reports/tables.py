@@ -1,0 +1,272 @@
+"""Tables: table.csv, tidy, and table.md and table.tex in the paper's layout, attacks down and defenses across."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from benchmark.cells import Cell, cell_from
+from benchmark.statistics import accuracy_interval, mcnemar
+from benchmark.store import Store
+from defenses.files import write_text
+
+COLUMNS = (
+    "dataset", "defense", "members", "network", "attack", "library", "parameters", "tier", "samples",
+    "clean_accuracy", "accuracy", "ci_low", "ci_high", "published", "difference", "unmoved", "out_of_ball",
+    "zero_gradient", "forwards", "backwards", "seconds", "seed", "out_of_box", "not_finite", "training", "flags",
+)  # fmt: skip
+"""Accuracies are in percent; counts are images; forwards and backwards are per image."""
+
+SIGNIFICANT = 0.05
+
+
+def summarise(cell: Cell, records: pd.DataFrame) -> dict[str, Any]:
+    """The row of table.csv for a finished cell."""
+    count, correct = len(records), int(records["correct"].sum())
+    low, high = accuracy_interval(correct, count)
+    accuracy = 100 * correct / count
+    clean = 100 * float((records["clean_prediction"] == records["label"]).mean())
+    return {
+        **_names(cell),
+        "samples": count,
+        "clean_accuracy": round(clean, 4),
+        "accuracy": round(accuracy, 4),
+        "ci_low": round(100 * low, 4),
+        "ci_high": round(100 * high, 4),
+        "published": cell.published,
+        "difference": None if cell.published is None else round(accuracy - cell.published, 4),
+        **{name: int(records[name].sum()) for name in ("unmoved", "out_of_ball", "zero_gradient")},
+        "forwards": round(float(records["forwards"].mean()), 2),
+        "backwards": round(float(records["backwards"].mean()), 2),
+        "seconds": round(float(records["seconds"].sum()), 2),
+        "seed": cell.seed,
+        **{name: int(records[name].sum()) for name in ("out_of_box", "not_finite")},
+        "training": cell.training,
+        "flags": "; ".join(flags(cell, records)),
+    }
+
+
+def flags(cell: Cell, records: pd.DataFrame) -> list[str]:
+    """What a reader must know before believing the number, in words."""
+    found = []
+    attacked = int(records["attacked"].sum())
+    if attacked and attacked - int(records["unmoved"].sum()) < 0.01 * attacked:
+        moved = attacked - int(records["unmoved"].sum())
+        found.append(f"the attack moved {moved} of the {attacked} images it should have: this is no robustness")
+    if attacked and int(records["zero_gradient"].sum()) > 0.01 * attacked:
+        found.append(f"the gradient vanished on {int(records['zero_gradient'].sum())} of {attacked} images")
+    if int(records["not_finite"].sum()):
+        found.append(
+            f"the attack gave {int(records['not_finite'].sum())} images that are not finite; they count as failed"
+        )
+    if int(records["out_of_ball"].sum()):
+        found.append(f"{int(records['out_of_ball'].sum())} images left the eps-ball and were projected back")
+    if int(records["out_of_box"].sum()):
+        found.append(f"{int(records['out_of_box'].sum())} images left [0, 1] and were clipped")
+    smaller = int((records["batch_size"] < cell.batch_size).sum()) - (cell.samples % cell.batch_size)
+    if smaller > 0:
+        found.append(f"out of memory: {smaller} images ran in batches smaller than {cell.batch_size}")
+    return found
+
+
+def _names(cell: Cell) -> dict[str, Any]:
+    names = ("dataset", "defense", "members", "network", "attack", "library", "parameters", "tier")
+    row = {name: getattr(cell, name) for name in names}
+    if cell.library_version:
+        row["library"] = f"{cell.library} {cell.library_version}"
+    return row
+
+
+def read_rows(store: Store) -> tuple[list[Cell], pd.DataFrame, dict[str, pd.DataFrame]]:
+    """Cells in the manifest's order, their rows, and the records of the finished ones by identity."""
+    cells = [cell_from(entry) for entry in store.manifest()["cells"]]
+    rows, records = [], {}
+    for cell in cells:
+        if store.has(cell):
+            records[cell.identity] = store.read(cell)
+            rows.append(summarise(cell, records[cell.identity]))
+        else:
+            reason = store.failure(cell)
+            words = f"failed: {reason}" if reason else "not run yet"
+            rows.append({**_names(cell), "samples": 0, "seed": cell.seed, "training": cell.training, "flags": words})
+    return cells, pd.DataFrame(rows, columns=list(COLUMNS)), records
+
+
+def write_tables(store: Store) -> None:
+    """Write table.csv, table.md and table.tex."""
+    cells, table, records = read_rows(store)
+    write_text(store.folder / "table.csv", table.to_csv(index=False, lineterminator="\n"))
+    layout = _Layout(cells, table, records)
+    manifest = store.manifest()
+    write_text(store.folder / "table.md", _markdown(layout, manifest["title"]))
+    write_text(store.folder / "table.tex", _latex(layout, manifest["title"]))
+
+
+class _Layout:
+    """The numbers of a table, arranged as the paper does."""
+
+    def __init__(self, cells: list[Cell], table: pd.DataFrame, records: dict[str, pd.DataFrame]) -> None:
+        self.cells = cells
+        self.table = table
+        self.records = records
+        self.datasets = _unique(cell.dataset for cell in cells)
+
+    def defenses(self, dataset: str) -> list[str]:
+        return _unique(cell.defense for cell in self.cells if cell.dataset == dataset)
+
+    def tiers(self, dataset: str) -> list[str]:
+        return _unique(cell.tier for cell in self.cells if cell.dataset == dataset)
+
+    def attacks(self, dataset: str) -> list[tuple[str, str]]:
+        return _unique((cell.attack, cell.parameters) for cell in self.cells if cell.dataset == dataset)
+
+    def of(self, dataset: str, attack: tuple[str, str], tier: str, defense: str) -> list[int]:
+        """Positions of the cells (one per seed) behind one number of the table."""
+        return [
+            position
+            for position, cell in enumerate(self.cells)
+            if (cell.dataset, (cell.attack, cell.parameters), cell.tier, cell.defense)
+            == (dataset, attack, tier, defense)
+        ]
+
+    def number(self, positions: list[int], decimals: int = 1) -> str:
+        """Accuracy, or mean ± spread over seeds."""
+        values = self.table["accuracy"].iloc[positions].dropna()
+        if values.empty:
+            return "–"
+        if len(values) == 1:
+            return f"{values.iloc[0]:.{decimals}f}"
+        return f"{values.mean():.{decimals}f} ± {values.std(ddof=1):.{decimals}f}"
+
+    def published(self, positions: list[int]) -> str:
+        values = self.table["published"].iloc[positions].dropna()
+        return f"{values.iloc[0]:.1f}" if len(values) else "–"
+
+    def best(self, dataset: str, attack: tuple[str, str], tier: str) -> str | None:
+        """The defense that beats every other on the same images, each difference significant; else none."""
+        pooled: dict[str, Any] = {}
+        for defense in self.defenses(dataset):
+            found = [self.cells[p].identity for p in self.of(dataset, attack, tier, defense)]
+            frames = [self.records[identity] for identity in found if identity in self.records]
+            if frames:
+                pooled[defense] = pd.concat(frames)["correct"].to_numpy()
+        if len(pooled) < 2:
+            return None
+        leader = max(pooled, key=lambda name: pooled[name].mean())
+        others = [values for name, values in pooled.items() if name != leader]
+        same = all(len(values) == len(pooled[leader]) for values in others)
+        significant = same and all(
+            values.mean() < pooled[leader].mean() and mcnemar(pooled[leader], values) < SIGNIFICANT for values in others
+        )
+        return leader if significant else None
+
+    def notes(self) -> list[str]:
+        """Sample counts, training and warnings, for below the table."""
+        lines = []
+        counts = self.table[self.table["samples"] > 0].groupby(["dataset", "attack"], sort=False)["samples"]
+        for dataset in self.datasets:
+            shown = [f"{name} {int(values.iloc[0])}" for (data, name), values in counts if data == dataset]
+            if shown:
+                lines.append(f"Images on {dataset}: {', '.join(shown)}.")
+        trained = self.table.drop_duplicates(["dataset", "defense", "seed"])
+        for training, rows in trained.groupby("training", sort=False):
+            lines.append(f"Trained with {training}: {', '.join(_unique(rows['defense']))}.")
+        for cell, words in zip(self.cells, self.table["flags"], strict=True):
+            if words:
+                lines.append(f"Warning, {cell.dataset} · {cell.title}: {words}.")
+        return lines
+
+
+def _markdown(layout: _Layout, title: str) -> str:
+    parts = [f"# {title}", "", "Accuracy in percent; bold where the lead over every other defense is significant"
+             " (McNemar, 5 %) on the same images.", ""]  # fmt: skip
+    for dataset in layout.datasets:
+        defenses, tiers = layout.defenses(dataset), layout.tiers(dataset)
+        heads = [f"{defense} {tier}" for defense in defenses for tier in ("published", *tiers)]
+        parts += [f"## {dataset}", "", _row(["attack", "parameters", *heads]), _row(["---"] * (len(heads) + 2))]
+        for attack in layout.attacks(dataset):
+            best = {tier: layout.best(dataset, attack, tier) for tier in tiers}
+            line = list(attack)
+            for defense in defenses:
+                found = [layout.of(dataset, attack, tier, defense) for tier in tiers]
+                line.append(layout.published([position for positions in found for position in positions]))
+                for tier, positions in zip(tiers, found, strict=True):
+                    number = layout.number(positions)
+                    line.append(f"**{number}**" if best[tier] == defense else number)
+            parts.append(_row(line))
+        parts.append("")
+        if {"paper", "strict"} <= set(tiers):
+            parts += _quirks(layout, dataset)
+    return "\n".join([*parts, *(f"- {line}" for line in layout.notes())]) + "\n"
+
+
+def _quirks(layout: _Layout, dataset: str) -> list[str]:
+    """How much of each number is owed to the paper's way of attacking: paper minus strict, in points."""
+    defenses = layout.defenses(dataset)
+    lines = [
+        f"### {dataset}: what the paper's quirks are worth",
+        "",
+        "Accuracy in tier paper minus tier strict, in points: above zero, the paper's way of attacking is the weaker.",
+        "",
+        _row(["attack", "parameters", *defenses]),
+        _row(["---"] * (len(defenses) + 2)),
+    ]
+    for attack in layout.attacks(dataset):
+        line = list(attack)
+        for defense in defenses:
+            found = [
+                layout.table["accuracy"].iloc[layout.of(dataset, attack, tier, defense)].mean()
+                for tier in ("paper", "strict")
+            ]
+            line.append("–" if pd.isna(found).any() else f"{found[0] - found[1]:+.1f}")
+        lines.append(_row(line))
+    return [*lines, ""]
+
+
+def _latex(layout: _Layout, title: str) -> str:
+    parts = ["% needs \\usepackage{booktabs}"]
+    for dataset in layout.datasets:
+        defenses, tiers = layout.defenses(dataset), layout.tiers(dataset)
+        width = len(tiers) + 1
+        parts += [
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{_tex(title)}, {_tex(dataset)}: accuracy (\\%). Bold: significantly ahead of every other.}}",
+            f"\\begin{{tabular}}{{ll{'r' * width * len(defenses)}}}",
+            "\\toprule",
+            " & ".join(["", "", *(f"\\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}" for name in defenses)]) + " \\\\",
+            " ".join(f"\\cmidrule(lr){{{3 + k * width}-{2 + (k + 1) * width}}}" for k in range(len(defenses))),
+            " & ".join(["Attack", "Para.", *(["published", *map(_tex, tiers)] * len(defenses))]) + " \\\\",
+            "\\midrule",
+        ]
+        previous = ""
+        for attack in layout.attacks(dataset):
+            best = {tier: layout.best(dataset, attack, tier) for tier in tiers}
+            name = "" if attack[0] == previous else _tex(attack[0].upper())
+            if previous and name:
+                parts.append("\\midrule")
+            previous = attack[0]
+            line = [name, _tex(attack[1])]
+            for defense in defenses:
+                found = [layout.of(dataset, attack, tier, defense) for tier in tiers]
+                line.append(layout.published([position for positions in found for position in positions]))
+                for tier, positions in zip(tiers, found, strict=True):
+                    number = layout.number(positions).replace("±", "$\\pm$")
+                    line.append(f"\\textbf{{{number}}}" if best[tier] == defense else number)
+            parts.append(" & ".join(line).replace("–", "--") + " \\\\")
+        parts += ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
+    return "\n".join(parts) + "\n"
+
+
+def _tex(text: str) -> str:
+    return text.replace("\\", "\\textbackslash{}").replace("_", "\\_").replace("%", "\\%").replace("&", "\\&")
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _unique(values: Any) -> list[Any]:
+    return list(dict.fromkeys(values))

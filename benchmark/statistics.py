@@ -1,0 +1,38 @@
+"""Intervals and tests for accuracies measured on a finite set of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+
+def accuracy_interval(correct: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Clopper–Pearson interval of a proportion: it covers at least ``confidence``, however few the images."""
+    if count == 0:
+        return 0.0, 1.0
+    tail = (1 - confidence) / 2
+    low = stats.beta.ppf(tail, correct, count - correct + 1) if correct else 0.0
+    high = stats.beta.ppf(1 - tail, correct + 1, count - correct) if correct < count else 1.0
+    return float(low), float(high)
+
+
+def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
+    """Exact two-sided p-value that two classifiers, on the same images, are right equally often."""
+    one, other = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
+    only_first, only_second = int((one & ~other).sum()), int((~one & other).sum())
+    discordant = only_first + only_second
+    return float(stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjustment of several p-values, in the order given."""
+    order = np.argsort(p_values)
+    adjusted = np.empty(len(p_values))
+    highest = 0.0
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return [float(value) for value in adjusted]

@@ -1,0 +1,129 @@
+"""The store of a run: a manifest of what was asked, and one file per finished cell."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmark.cells import Cell, cell_from
+from defenses.errors import BadInput
+from defenses.files import writable_folder, write_text, write_with
+
+MANIFEST = "manifest.json"
+
+
+class Store:
+    """Files of one run folder. A cell's file is written whole when the cell is complete."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cells = folder / "cells"
+
+    def open(self, preset: str) -> None:
+        """Make the folder ready for a preset; refuse one that holds something else."""
+        manifest = self.folder / MANIFEST
+        if manifest.is_file():
+            there = self.manifest()["preset"]
+            if there != preset:
+                raise BadInput(f"{self.folder} holds a run of preset {there!r}, not {preset!r}; choose another --out")
+        elif self.folder.is_dir() and any(self.folder.iterdir()):
+            raise BadInput(f"{self.folder} is not empty and holds no run; choose another --out")
+        writable_folder(self.cells)
+
+    def manifest(self) -> dict[str, Any]:
+        """What was asked of this folder."""
+        path = self.folder / MANIFEST
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise BadInput(f"{self.folder} holds no run: there is no {MANIFEST} in it") from None
+        except ValueError as error:
+            raise BadInput(f"{path} cannot be read: {error}") from None
+
+    def write_manifest(self, content: dict[str, Any]) -> None:
+        """Record what was asked."""
+        write_text(self.folder / MANIFEST, json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+    def path(self, cell: Cell) -> Path:
+        """The cell's file; the name says what it is, the hash makes it unique."""
+        words = "-".join([cell.defense, cell.attack, cell.parameters, cell.tier, f"n{cell.samples}"])
+        return self.cells / f"{re.sub(r'[^A-Za-z0-9.+=]+', '-', words)}-{cell.identity[:16]}.parquet"
+
+    def has(self, cell: Cell) -> bool:
+        """True when the cell is finished."""
+        return self.path(cell).is_file()
+
+    def write(self, cell: Cell, records: pd.DataFrame) -> None:
+        """Keep a finished cell and drop its progress."""
+        self._write(self.path(cell), cell, records)
+        shutil.rmtree(self._progress(cell), ignore_errors=True)
+        self._failure(cell).unlink(missing_ok=True)
+
+    def _write(self, path: Path, cell: Cell, records: pd.DataFrame) -> None:
+        table = pa.Table.from_pandas(records, preserve_index=False)
+        table = table.replace_schema_metadata({"adp-benchmark": json.dumps(cell.asked())})
+        write_with(path, lambda file: pq.write_table(table, file))
+
+    def read(self, cell: Cell) -> pd.DataFrame:
+        """The records of a finished cell."""
+        return self._read(self.path(cell))
+
+    def _read(self, path: Path) -> pd.DataFrame:
+        try:
+            return pq.read_table(path).to_pandas()
+        except (OSError, pa.ArrowException) as error:
+            raise BadInput(f"{path} cannot be read ({error}); delete it and run again") from None
+
+    def write_failure(self, cell: Cell, reason: str) -> None:
+        """Remember why a cell has no result; the next run tries it again."""
+        write_text(self._failure(cell), reason + "\n")
+
+    def failure(self, cell: Cell) -> str | None:
+        """Why the cell has no result, if it failed."""
+        path = self._failure(cell)
+        return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+    def _failure(self, cell: Cell) -> Path:
+        return self.path(cell).with_suffix(".failed")
+
+    # progress inside a cell: a file per finished batch, shared by every sample count of the same series
+
+    def _progress(self, cell: Cell) -> Path:
+        return self.cells / "unfinished" / cell.series[:16]
+
+    def write_batch(self, cell: Cell, first: int, records: pd.DataFrame) -> None:
+        """Keep the records of a finished batch of an unfinished cell."""
+        folder = self._progress(cell)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._write(folder / f"{first:06d}-{first + len(records):06d}.parquet", cell, records)
+
+    def batches(self, cell: Cell) -> dict[tuple[int, int], pd.DataFrame]:
+        """Finished batches by (first row, end row): from unfinished work, and from smaller or larger sample sets."""
+        found: dict[tuple[int, int], pd.DataFrame] = {}
+        for path in sorted(self._progress(cell).glob("*.parquet")):
+            first, end = map(int, path.stem.split("-"))
+            found[first, end] = self._read(path)
+        for other in self._relatives(cell):
+            records = self.read(other)
+            for first in range(0, other.samples, cell.batch_size):
+                end = min(first + cell.batch_size, other.samples)
+                found[first, end] = records.iloc[first:end]
+        return found
+
+    def _relatives(self, cell: Cell) -> list[Cell]:
+        relatives = []
+        for path in self.cells.glob("*.parquet"):
+            metadata = pq.read_schema(path).metadata or {}
+            if b"adp-benchmark" in metadata:
+                other = replace(cell_from(json.loads(metadata[b"adp-benchmark"])), published=None)
+                if other.series == cell.series:
+                    relatives.append(other)
+        return relatives

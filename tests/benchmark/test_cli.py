@@ -1,0 +1,308 @@
+"""The command line does what it says; what it cannot do is one line and an exit code, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmark.cli import run
+from benchmark.devices import find_device, set_threads
+from benchmark.training import clock
+from defenses.checkpoints import read_provenance
+from defenses.errors import BadInput
+
+ROOT = Path(__file__).parents[2]
+QUICK = ["--network", "mini-resnet(width=2)", "--epochs", "1", "--train-images", "64", "--members", "2"]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def _process(arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmark.cli", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+# --- help and listings ---
+
+
+def test_help_answers_in_under_half_a_second_without_heavy_imports() -> None:
+    script = (
+        "import sys\n"
+        "from benchmark.cli import run\n"
+        "code = run(['--help'])\n"
+        "heavy = {'torch', 'pandas', 'sklearn', 'scipy', 'matplotlib', 'safetensors'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)\n"
+    )
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+        seconds.append(time.perf_counter() - began)
+        assert done.returncode == 0, done.stderr
+    assert all(command in done.stdout for command in ("list", "data", "train", "alpha"))
+    assert min(seconds) < 0.5
+
+
+@pytest.mark.parametrize("arguments", [[], ["data"]])
+def test_no_command_shows_the_help_in_lines(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    output = capsys.readouterr()
+    assert len((output.out + output.err).splitlines()) > 5
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        (
+            "defenses",
+            {"baseline", "adp", "adp-2-0", "adp-2-0.5", "label-smoothing-0.6", "jsd", "advt-fgsm", "advt-pgd"},
+        ),
+        ("networks", {"resnet20", "resnet20-dverge", "mini-resnet", "resnet"}),
+        ("datasets", {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100"}),
+    ],
+)
+def test_listings_name_everything_as_text_and_as_json(
+    what: str, names: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["list", what, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert names <= {row["name"] for row in rows}
+    assert run(["list", what]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(rows) + 1 and lines[0].startswith("name")
+
+
+def test_alpha_prints_the_papers_imagenet_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["alpha", "--members", "5", "--classes", "1000", "--confidence", "0.9"]) == 0
+    assert capsys.readouterr().out == "0.61\n"
+
+
+# --- bad input ---
+
+DIGITS = ["--dataset", "digits"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian", "baseline"], "trian"),
+        (["train", "baseline"], "--dataset"),
+        (["train", *DIGITS], "Missing argument"),
+        (["train", "baseline", *DIGITS, "--memberz", "3"], "--memberz"),
+        (["train", "baseline", *DIGITS, "--members", "three"], "--members"),
+        (["train", "adp-2-05", *DIGITS], "did you mean adp-2-0.5"),
+        (["train", "adp(alpha=2;beta=1)", *DIGITS], "write a number such as 0.5"),
+        (["train", "adp(alpha=2,beta=0.5", *DIGITS], "cannot read the defense"),
+        (["train", "adp(alpha=-2,beta=0.5)", *DIGITS], "alpha is -2; it must be a number ≥ 0"),
+        (["train", "adp(alpha=much,beta=0.5)", *DIGITS], "alpha of defense 'adp' is 'much'"),
+        (["train", "adp(alfa=2,beta=0.5)", *DIGITS], "did you mean alpha"),
+        (["train", "baseline", *DIGITS, "--members", "0"], "members is 0; an ensemble has at least 1"),
+        (["train", "adp-2-0.5", *DIGITS, "--members", "10"], "use at most 9 members or beta=0"),
+        (["train", "baseline", "--dataset", "digit"], "did you mean digits"),
+        (["train", "baseline", *DIGITS, "--network", "resnet(depth=21)"], "depth is 21"),
+        (["train", "baseline", *DIGITS, "--network", "rasnet20"], "did you mean resnet20"),
+        (["train", "baseline", *DIGITS, "--recipe", "fats"], "did you mean fast"),
+        (["train", "baseline", *DIGITS, "--epochs", "0"], "epochs is 0"),
+        (["train", "baseline", *DIGITS, "--batch-size", "1"], "batch_size is 1"),
+        (["train", "baseline", *DIGITS, "--learning-rate", "nan"], "learning_rate is nan"),
+        (["train", "baseline", *DIGITS, "--strategy", "sequencial"], "did you mean sequential"),
+        (["train", "baseline", *DIGITS, "--select", "test"], "unknown select 'test'"),
+        (["train", "baseline", *DIGITS, "--select", "validation"], "give --validation N"),
+        (["train", "baseline", *DIGITS, "--validation", "99999"], "99999"),
+        (["train", "adp-2-0.5", *DIGITS, "--strategy", "independent"], "couples the members"),
+        (["train", "baseline", *DIGITS, "--seed", "-1"], "seed is -1"),
+        (["train", "baseline", *DIGITS, "--seed", "99999999999999999999"], "seed is 99999999999999999999"),
+        (["train", "baseline", *DIGITS, "--threads", "0"], "threads is 0"),
+        (["train", "baseline", *DIGITS, "--device", "gpu"], "unknown device 'gpu'"),
+        (["train", "baseline", *DIGITS, "--start-from", "nowhere"], "nowhere"),
+        (["train", "nowhere.py:Mine", *DIGITS], "nowhere.py is not a file"),
+        (["list", "defences"], "did you mean defenses"),
+        (["alpha", "--members", "0", "--classes", "10", "--confidence", "0.9"], "members is 0"),
+        (["alpha", "--members", "3", "--classes", "10", "--confidence", "1"], "confidence 1 is out of range"),
+        (["data", "fetch", "cifar11"], "did you mean cifar10"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line_exit_code_2_and_nothing_left_behind(
+    arguments: list[str], message: str, capfd: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    assert run(arguments) == 2
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert message in output.err
+    assert re.fullmatch(r"adp-bench: [^\n]+\n", output.err), "exactly one line"
+    assert list(empty_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "another network"])
+def test_a_damaged_or_wrong_checkpoint_to_start_from_is_one_line(
+    damage: str, capfd: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    assert run(["train", "baseline", *DIGITS, *QUICK, "--out", "first"]) == 0
+    path = empty_folder / "first" / "ensemble.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-7] ^= damage == "flipped"
+    path.write_bytes(content[:-7] if damage == "truncated" else content)
+    capfd.readouterr()
+    network = ["--network", "mini-resnet(width=3)"] if damage == "another network" else []
+    assert run(["train", "baseline", *DIGITS, *QUICK, *network, "--start-from", "first", "--out", "second"]) == 2
+    message = capfd.readouterr().err
+    assert re.fullmatch(r"adp-bench: [^\n]+\n", message)
+    assert {"truncated": "truncated", "flipped": "checksum", "another network": "has network"}[damage] in message
+    assert not (empty_folder / "second").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_bad_input(capfd: pytest.CaptureFixture[str], empty_folder: Path) -> None:
+    (empty_folder / "file").write_text("")
+    assert run(["train", "baseline", *DIGITS, *QUICK, "--out", "file"]) == 2
+    assert re.fullmatch(r"adp-bench: cannot write in file: [^\n]+ --out\n", capfd.readouterr().err)
+
+
+def test_another_request_for_the_same_folder_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "baseline", *DIGITS, *QUICK, "--out", "a"]) == 0
+    capfd.readouterr()
+    assert run(["train", "baseline", *DIGITS, *QUICK, "--out", "a", "--seed", "5"]) == 2
+    assert "was made with seed 0, not 5; give another --out" in capfd.readouterr().err
+
+
+def test_a_damaged_data_file_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from benchmark.datasets import catalogue
+
+    monkeypatch.setenv("ADP_BENCH_DATA", str(tmp_path))
+    entry = catalogue.DATASETS.get("mnist")
+    (tmp_path / entry.folder).mkdir()
+    for file in entry.files:
+        (tmp_path / entry.folder / file).write_bytes(bytes(1000))
+    assert run(["train", "baseline", "--dataset", "mnist", "--out", "a"]) == 2
+    assert re.fullmatch(r"adp-bench: [^\n]+\n", capfd.readouterr().err)
+
+
+# --- runs that fail ---
+
+
+def test_a_full_disk_is_one_line_exit_code_1_and_nothing_half_written(
+    capfd: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))
+    try:
+        assert run(["train", "baseline", *DIGITS, *QUICK, "--out", "a"]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    message = capfd.readouterr().err
+    assert re.fullmatch(r"adp-bench: could not write a/training.pt: [^\n]+\n", message)
+    assert list((empty_folder / "a").iterdir()) == []
+
+
+def test_a_loss_that_is_not_finite_is_one_line_that_names_the_term(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "adp-2-0.5", *DIGITS, *QUICK, "--batch-size", "16", "--learning-rate", "1e30"]) == 1
+    message = capfd.readouterr().err
+    assert re.fullmatch(r"adp-bench: the loss is not finite: term ece[^\n]+ epoch 1, batch \d[^\n]+\n", message)
+
+
+# --- interrupted and killed ---
+
+
+@pytest.fixture
+def same_threads_afterwards() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def _wait_for_epoch(process: subprocess.Popen[str], history: Path, epoch: int) -> None:
+    while process.poll() is None:
+        if history.is_file() and len(history.read_text().splitlines()) > epoch:
+            return
+        time.sleep(0.005)
+    pytest.fail(f"the command ended before epoch {epoch} was in {history}")
+
+
+@pytest.mark.usefixtures("same_threads_afterwards")
+def test_a_killed_and_an_interrupted_command_go_on_and_end_like_an_unbroken_one(empty_folder: Path) -> None:
+    quick = ["--network", "mini-resnet(width=4)", "--epochs", "6", "--members", "2", "--threads", "1"]
+    command = ["train", "adp-2-0.5", *DIGITS, *quick]
+    history = empty_folder / "broken" / "history.csv"
+    for ending, epoch in ((signal.SIGKILL, 2), (signal.SIGINT, 4)):
+        broken = _process([*command, "--out", "broken"], empty_folder)
+        _wait_for_epoch(broken, history, epoch)
+        broken.send_signal(ending)
+        _, message = broken.communicate()
+        assert broken.returncode == (-ending if ending == signal.SIGKILL else 130), message
+        assert not (empty_folder / "broken" / "ensemble.safetensors").exists()
+    assert message.splitlines()[-1] == "adp-bench: interrupted; the same command goes on from what is done"
+    kept = history.read_text()
+    assert run([*command, "--out", "broken"]) == 0
+    assert run([*command, "--out", "whole"]) == 0
+    assert history.read_text().startswith(kept), "the epochs that were done were not done again"
+    one, two = (read_provenance(empty_folder / name / "ensemble.safetensors") for name in ("whole", "broken"))
+    assert one.weights_sha256 == two.weights_sha256
+    assert one.scores["test_accuracy"] == two.scores["test_accuracy"]
+
+
+# --- the main job ---
+
+
+def test_adp_trains_to_95_percent_on_digits_and_is_far_more_diverse_than_the_baseline(
+    capfd: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    for defense in ("adp-2-0.5", "baseline"):
+        began = time.perf_counter()
+        assert run(["train", defense, *DIGITS]) == 0
+        assert time.perf_counter() - began < 60, "30 s are promised on two free cores"
+    lines = [line for line in capfd.readouterr().err.splitlines() if "test accuracy" in line]
+    assert len(lines) == 2
+    folders = sorted((empty_folder / "results" / "ensembles" / "digits").iterdir())
+    adp, baseline = (read_provenance(folder / "ensemble.safetensors").scores for folder in folders)
+    assert adp["test_accuracy"] >= 0.95 and baseline["test_accuracy"] >= 0.95
+    assert adp["test_led_median"] > -0.5
+    assert baseline["test_led_median"] < adp["test_led_median"] - 1
+
+
+def test_a_defense_from_a_file_trains(empty_folder: Path) -> None:
+    (empty_folder / "mine.py").write_text(
+        "from defenses import Defense\n"
+        "from defenses.objectives import cross_entropy\n"
+        "class Mine(Defense):\n"
+        "    def objective(self, logits, labels):\n"
+        "        return {'ece': cross_entropy(logits, labels).sum(0)}\n"
+    )
+    assert run(["train", "mine.py:Mine", *DIGITS, *QUICK, "--out", "a"]) == 0
+    provenance = read_provenance(empty_folder / "a" / "ensemble.safetensors")
+    assert provenance.defense == "mine.py:Mine" and len(provenance.defense_digest) == 64
+
+
+def test_devices_and_threads_are_checked_by_name() -> None:
+    assert find_device("cpu").type == "cpu"
+    assert find_device("auto").type in ("cpu", "cuda")
+    for name in ("meta", "tpu", "mps"):
+        with pytest.raises(BadInput, match=name):
+            find_device(name)
+    with pytest.raises(BadInput, match="threads is -1"):
+        set_threads(-1)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (45, "45 s"), (180, "3 min"), (7500, "2 h 05 min")])
+def test_times_are_written_as_people_say_them(seconds: float, text: str) -> None:
+    assert clock(seconds) == text

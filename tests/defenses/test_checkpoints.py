@@ -1,0 +1,284 @@
+"""Checkpoints come back exactly, and whatever is wrong with one is a line that says so."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from benchmark import datasets
+from defenses.checkpoints import (
+    FILE_NAME,
+    Provenance,
+    digest,
+    load_checkpoint,
+    read_provenance,
+    save_checkpoint,
+)
+from defenses.ensemble import Ensemble, build_ensemble, predict_logits
+from defenses.errors import BadInput
+from defenses.images import LabelledImages
+
+NETWORK = "mini-resnet(width=2)"
+SHAPE = (1, 8, 8)
+
+
+def _provenance(**changes: Any) -> Provenance:
+    values: dict[str, Any] = {"defense": "baseline", "dataset": "digits", "network": NETWORK, "members": 2}
+    return Provenance(**{**values, "shape": SHAPE, "classes": 10, "recipe": {"epochs": 3}, "seed": 4, **changes})
+
+
+@pytest.fixture
+def ensemble() -> Ensemble:
+    return build_ensemble(NETWORK, 2, SHAPE, 10, torch.rand(SHAPE), seed=3)
+
+
+@pytest.fixture
+def path(tmp_path: Path, ensemble: Ensemble) -> Path:
+    save_checkpoint(tmp_path / FILE_NAME, ensemble, _provenance())
+    return tmp_path / FILE_NAME
+
+
+def _refusal(path: Path, **expected: Any) -> str:
+    with pytest.raises(BadInput) as caught:
+        load_checkpoint(path, **expected)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_ensemble_comes_back_exactly_with_its_origin(path: Path, ensemble: Ensemble) -> None:
+    loaded = load_checkpoint(path)
+    assert not loaded.training
+    torch.testing.assert_close(loaded.state_dict(), ensemble.state_dict(), rtol=0, atol=0)
+    images = torch.rand(4, *SHAPE)
+    assert torch.equal(loaded(images), ensemble.eval()(images))
+    assert loaded.provenance is not None
+    assert (loaded.provenance.seed, loaded.provenance.recipe, loaded.provenance.shape) == (4, {"epochs": 3}, SHAPE)
+    assert loaded.provenance.versions["torch"] == torch.__version__
+    assert loaded.provenance.weights_sha256 == digest(loaded.state_dict())
+
+
+def test_the_folder_stands_for_the_file_in_it(path: Path) -> None:
+    assert load_checkpoint(path.parent).provenance == load_checkpoint(str(path)).provenance
+
+
+def test_the_digest_sees_values_names_and_shapes_but_not_memory_layout() -> None:
+    tensor = torch.rand(2, 3, 4, 5)
+    assert digest({"a": tensor}) == digest({"a": tensor.to(memory_format=torch.channels_last)})
+    others = [{"b": tensor}, {"a": tensor.reshape(2, 3, 20)}, {"a": tensor + 1e-7}, {"a": tensor.double()}]
+    assert len({digest({"a": tensor}), *map(digest, others)}) == 5
+    assert digest({"a": torch.tensor(3)}) != digest({"a": torch.tensor(4)})
+
+
+def test_what_does_not_fit_the_expectations_is_refused(path: Path) -> None:
+    load_checkpoint(path, dataset="digits", members=2, network=NETWORK)
+    assert "has dataset 'digits', not 'mnist'" in _refusal(path, dataset="mnist")
+    assert "has members 2, not 3" in _refusal(path, members=3)
+
+
+def test_no_file_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
+    assert "no checkpoint at" in _refusal(tmp_path / "nothing.safetensors")
+    assert "no checkpoint at" in _refusal(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.99])
+def test_a_truncated_file_is_refused(path: Path, share: float) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    assert "truncated or not a safetensors file" in _refusal(path)
+
+
+def test_a_flipped_byte_in_the_weights_is_found(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    header = 8 + int.from_bytes(content[:8], "little")
+    for place in (header, (header + len(content)) // 2, len(content) - 1):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        assert "weights do not match their checksum" in _refusal(path)
+
+
+def test_a_flipped_byte_in_the_header_is_refused_or_harmless_but_never_a_crash(path: Path) -> None:
+    content, weights = path.read_bytes(), digest(load_checkpoint(path).state_dict())
+    header = 8 + int.from_bytes(content[:8], "little")
+    refused = 0
+    for place in range(0, header, 29):
+        for flip in (1, 16, 128):
+            damaged = bytearray(content)
+            damaged[place] ^= flip
+            path.write_bytes(damaged)
+            try:
+                assert digest(load_checkpoint(path).state_dict()) == weights
+            except BadInput:
+                refused += 1
+    assert refused > 50
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"network": "mini-resnet(width=3)"}, "has shape"),
+        ({"network": "mini-resnett"}, "did you mean mini-resnet"),
+        ({"members": 3}, "lacks tensor 'members.2"),
+        ({"members": 1}, "unexpected tensor 'members.1"),
+        ({"classes": 11}, "needs (11,)"),
+        ({"shape": (3, 8, 8)}, "needs (3, 8, 8)"),
+    ],
+)
+def test_metadata_that_does_not_describe_the_weights_is_refused(
+    tmp_path: Path, ensemble: Ensemble, changes: dict[str, Any], message: str
+) -> None:
+    save_checkpoint(tmp_path / FILE_NAME, ensemble, _provenance(**changes))
+    with pytest.raises(BadInput) as caught:
+        load_checkpoint(tmp_path)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (None, "no adp-benchmark metadata"),
+        ({"other": "1"}, "no adp-benchmark metadata"),
+        ({"adp-benchmark": "{"}, "metadata that cannot be read"),
+        ({"adp-benchmark": "[]"}, "metadata that cannot be read"),
+        ({"adp-benchmark": '{"format": 1}'}, "metadata that cannot be read"),
+        ({"adp-benchmark": '{"format": 1, "shape": 5}'}, "metadata that cannot be read"),
+        ({"adp-benchmark": '{"format": 99}'}, "checkpoint format 99; this version reads format 1"),
+    ],
+)
+def test_weights_of_unknown_origin_are_refused(tmp_path: Path, metadata: dict[str, str] | None, message: str) -> None:
+    path = tmp_path / "foreign.safetensors"
+    save_file({"a": torch.zeros(3)}, path, metadata=metadata)
+    assert message in _refusal(path)
+
+
+def test_metadata_can_be_read_without_the_weights(path: Path) -> None:
+    assert read_provenance(path).defense == "baseline"
+
+
+def test_metadata_written_by_a_version_that_knew_more_still_loads(tmp_path: Path, ensemble: Ensemble) -> None:
+    path = tmp_path / FILE_NAME
+    record = {**_provenance().__dict__, "weights_sha256": digest(ensemble.state_dict()), "novelty": 1}
+    save_file(ensemble.state_dict(), path, metadata={"adp-benchmark": json.dumps(record)})
+    assert load_checkpoint(path).provenance == _provenance(weights_sha256=record["weights_sha256"])
+
+
+def _dverge(members: int = 2) -> dict[str, dict[str, Tensor]]:
+    """A dictionary in the format of DVERGE's authors, with an 8-layer network."""
+    ensemble = build_ensemble("resnet-bn-shortcut(depth=8)", members, (3, 32, 32), 10)
+    stored = {}
+    for index, member in enumerate(ensemble.members):
+        state = {}
+        for name, tensor in member.state_dict().items():
+            parts = name.replace("shortcut", "downsample").split(".")
+            if parts[0] == "layers":
+                parts[:2] = [f"layer{int(parts[1]) + 1}"]
+            state["model." + ".".join(parts)] = tensor
+        normalizer = {"normalizer.mean": torch.tensor([0.4, 0.5, 0.6]), "normalizer.std": torch.tensor([0.2, 0.3, 0.2])}
+        stored[f"model{index}"] = {**state, **normalizer}
+    return stored
+
+
+def test_a_published_pth_loads_with_its_normalisation_depth_and_members(tmp_path: Path) -> None:
+    path = tmp_path / "published.pth"
+    torch.save(_dverge(), path)
+    loaded = load_checkpoint(path, dataset="cifar10", members=2, network="resnet-bn-shortcut(depth=8)")
+    assert loaded.mean.flatten().tolist() == pytest.approx([0.4, 0.5, 0.6])
+    assert loaded.std.flatten().tolist() == pytest.approx([0.2, 0.3, 0.2])
+    original = build_ensemble("resnet-bn-shortcut(depth=8)", 2, (3, 32, 32), 10).eval()
+    images = torch.rand(3, 3, 32, 32)
+    normalised = (images - loaded.mean) / loaded.std
+    torch.testing.assert_close(loaded.member_logits(images), original.member_logits(normalised))
+
+
+class Mischief:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("executed"),))
+
+
+def test_a_pickle_is_refused_and_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "evil.pth"
+    torch.save({"model0": Mischief()}, path)
+    assert "does not load as plain weights" in _refusal(path)
+    path.write_bytes(pickle.dumps(Mischief()))
+    message = _refusal(path)
+    assert "does not load as plain weights" in message and "\n" not in message
+    assert not (tmp_path / "executed").exists()
+
+
+def _without(name: str) -> dict[str, dict[str, Tensor]]:
+    stored = _dverge()
+    del stored["model1"][name]
+    return stored
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda: {}, "not in DVERGE's format"),
+        (lambda: torch.zeros(3), "not in DVERGE's format"),
+        (lambda: {"state_dict": {}}, "not in DVERGE's format"),
+        (lambda: {"model0": torch.zeros(3)}, "not in DVERGE's format"),
+        (lambda: {"model0": {"a": torch.zeros(1)}}, "no tensor 'normalizer.mean'"),
+        (lambda: _without("model.fc.weight"), "no tensor 'model.fc.weight'"),
+        (lambda: _without("model.layer1.0.bn1.bias"), "lacks tensor 'layers.0.0.bn1.bias'"),
+        (lambda: _dverge() | {"model1": {**_dverge()["model1"], "model.x": torch.zeros(1)}}, "unexpected tensor 'x'"),
+        (
+            lambda: _dverge() | {"model1": {**_dverge()["model1"], "normalizer.mean": torch.zeros(3)}},
+            "common normalizer.mean",
+        ),
+    ],
+)
+def test_other_pth_files_are_refused(tmp_path: Path, content: Any, message: str) -> None:
+    path = tmp_path / "other.pth"
+    torch.save(content(), path)
+    assert message in _refusal(path)
+
+
+def test_a_truncated_pth_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "published.pth"
+    torch.save(_dverge(), path)
+    path.write_bytes(path.read_bytes()[:-1000])
+    assert "does not load as plain weights" in _refusal(path)
+
+
+PUBLISHED = [
+    ("baseline_seed_0_3_ResNet20_epoch_200.pth", 0.946, 0.9341),
+    ("dverge_seed_0_3_ResNet20_eps_0.07_epoch_200.pth", 0.924, 0.9199),
+]
+
+
+@pytest.fixture(scope="module")
+def cifar10_test() -> LabelledImages:
+    if not next(row["present"] for row in datasets.describe() if row["name"] == "cifar10"):
+        pytest.skip("CIFAR-10 is not on disk; `adp-bench data fetch cifar10` gets it")
+    return datasets.load("cifar10").test
+
+
+def _accuracy(path: Path, data: LabelledImages) -> float:
+    predicted = predict_logits(load_checkpoint(path), data).softmax(-1).mean(0).argmax(-1)
+    return (predicted == data.labels).double().mean().item()
+
+
+@pytest.mark.parametrize(("name", "first_500", "all_images"), PUBLISHED)
+def test_the_published_ensembles_meet_their_clean_accuracy_on_the_first_500_images(
+    shared: Path, cifar10_test: LabelledImages, name: str, first_500: float, all_images: float
+) -> None:
+    accuracy = _accuracy(shared / "checkpoints" / "dverge" / name, cifar10_test.subset(slice(0, 500)))
+    assert accuracy == pytest.approx(first_500, abs=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "first_500", "all_images"), PUBLISHED)
+def test_the_published_ensembles_meet_their_clean_accuracy_on_all_images(
+    shared: Path, cifar10_test: LabelledImages, name: str, first_500: float, all_images: float
+) -> None:
+    accuracy = _accuracy(shared / "checkpoints" / "dverge" / name, cifar10_test)
+    assert accuracy == pytest.approx(all_images, abs=1.01e-4), "one image may fall on the other side"
