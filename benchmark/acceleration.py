@@ -41,4 +41,4 @@ def _fold(network: nn.Module) -> None:
                     setattr(module, norm, nn.Identity())
         if isinstance(module, Block) and isinstance(module.shortcut, nn.Sequential):
             projection, norm_after = module.shortcut
-            module.shortcut = fuse_conv_bn_eval(projection, norm_after)  # type: ignore[type-var]
+            module.shortcut = fuse_conv_bn_eval(projection, norm_after)  # type: ignore[type-var, arg-type]

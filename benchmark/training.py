@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import time
 from pathlib import Path
@@ -76,6 +78,8 @@ def default_network(dataset: str) -> str:
 def default_folder(named: NamedDefense, dataset: str, network: str, members: int, recipe: Recipe, seed: int) -> Path:
     """Where an ensemble goes when no folder is named."""
     words = [named.label, network, f"k{members}", recipe.name, f"seed{seed}"]
+    if recipe != find_recipe(recipe.name, dataset):  # not to be taken for the recipe as it is
+        words.append(f"changed-{hashlib.sha256(json.dumps(recipe.as_dict()).encode()).hexdigest()[:6]}")
     return ENSEMBLES / dataset / re.sub(r"[^\w.+=,()-]", "_", "-".join(words))
 
 

@@ -119,8 +119,9 @@ class _Layout:
     def tiers(self, dataset: str) -> list[str]:
         return _unique(cell.tier for cell in self.cells if cell.dataset == dataset)
 
-    def attacks(self, dataset: str) -> list[tuple[str, str]]:
-        return _unique((cell.attack, cell.parameters) for cell in self.cells if cell.dataset == dataset)
+    def attacks(self, dataset: str, tier: str) -> list[tuple[str, str]]:
+        chosen = (cell for cell in self.cells if (cell.dataset, cell.tier) == (dataset, tier))
+        return _unique((cell.attack, cell.parameters) for cell in chosen)
 
     def of(self, dataset: str, attack: tuple[str, str], tier: str, defense: str) -> list[int]:
         """Positions of the cells (one per seed) behind one number of the table."""
@@ -142,7 +143,7 @@ class _Layout:
 
     def published(self, positions: list[int]) -> str:
         values = self.table["published"].iloc[positions].dropna()
-        return f"{values.iloc[0]:.1f}" if len(values) else "–"
+        return f"{values.iloc[0]:.1f}" if len(values) else ""
 
     def best(self, dataset: str, attack: tuple[str, str], tier: str) -> str | None:
         """The defense that beats every other on the same images, each difference significant; else none."""
@@ -180,88 +181,97 @@ class _Layout:
 
 
 def _markdown(layout: _Layout, title: str) -> str:
-    parts = [f"# {title}", "", "Accuracy in percent; bold where the lead over every other defense is significant"
-             " (McNemar, 5 %) on the same images.", ""]  # fmt: skip
+    lines = [
+        f"# {title}",
+        "",
+        "Accuracy in percent, the published number in parentheses. Bold: ahead of every other defense on the same",
+        f"images, each lead significant (McNemar, {SIGNIFICANT:.0%}). Intervals and costs are in table.csv.",
+        "",
+    ]
     for dataset in layout.datasets:
-        defenses, tiers = layout.defenses(dataset), layout.tiers(dataset)
-        heads = [f"{defense} {tier}" for defense in defenses for tier in ("published", *tiers)]
-        parts += [f"## {dataset}", "", _row(["attack", "parameters", *heads]), _row(["---"] * (len(heads) + 2))]
-        for attack in layout.attacks(dataset):
-            best = {tier: layout.best(dataset, attack, tier) for tier in tiers}
-            line = list(attack)
-            for defense in defenses:
-                found = [layout.of(dataset, attack, tier, defense) for tier in tiers]
-                line.append(layout.published([position for positions in found for position in positions]))
-                for tier, positions in zip(tiers, found, strict=True):
-                    number = layout.number(positions)
-                    line.append(f"**{number}**" if best[tier] == defense else number)
-            parts.append(_row(line))
-        parts.append("")
-        if {"paper", "strict"} <= set(tiers):
-            parts += _quirks(layout, dataset)
-    return "\n".join([*parts, *(f"- {line}" for line in layout.notes())]) + "\n"
+        defenses = layout.defenses(dataset)
+        for tier in layout.tiers(dataset):
+            lines += [f"## {dataset}, {_tier_title(tier)}", "", *_head(["attack", "parameters", *defenses])]
+            for attack in layout.attacks(dataset, tier):
+                best = layout.best(dataset, attack, tier)
+                line = list(attack)
+                for defense in defenses:
+                    positions = layout.of(dataset, attack, tier, defense)
+                    number, published = layout.number(positions), layout.published(positions)
+                    number = f"**{number}**" if best == defense else number
+                    line.append(f"{number} ({published})" if published else number)
+                lines.append(_row(line))
+            lines.append("")
+        lines += _quirks(layout, dataset)
+    return "\n".join([*lines, *(f"- {line}" for line in layout.notes())]) + "\n"
+
+
+def _tier_title(tier: str) -> str:
+    return "no attack" if tier == "clean" else f"tier {tier}"
 
 
 def _quirks(layout: _Layout, dataset: str) -> list[str]:
     """How much of each number is owed to the paper's way of attacking: paper minus strict, in points."""
+    if not {"paper", "strict"} <= set(layout.tiers(dataset)):
+        return []
     defenses = layout.defenses(dataset)
     lines = [
-        f"### {dataset}: what the paper's quirks are worth",
+        f"## {dataset}, what the paper's quirks are worth",
         "",
-        "Accuracy in tier paper minus tier strict, in points: above zero, the paper's way of attacking is the weaker.",
+        "Tier paper minus tier strict, in points: above zero, the paper's way of attacking leaves the higher number.",
         "",
-        _row(["attack", "parameters", *defenses]),
-        _row(["---"] * (len(defenses) + 2)),
+        *_head(["attack", "parameters", *defenses]),
     ]
-    for attack in layout.attacks(dataset):
+    for attack in layout.attacks(dataset, "paper"):
         line = list(attack)
         for defense in defenses:
-            found = [
+            paper, strict = (
                 layout.table["accuracy"].iloc[layout.of(dataset, attack, tier, defense)].mean()
                 for tier in ("paper", "strict")
-            ]
-            line.append("–" if pd.isna(found).any() else f"{found[0] - found[1]:+.1f}")
+            )
+            line.append("–" if pd.isna(paper) or pd.isna(strict) else f"{paper - strict:+.1f}")
         lines.append(_row(line))
     return [*lines, ""]
 
 
 def _latex(layout: _Layout, title: str) -> str:
-    parts = ["% needs \\usepackage{booktabs}"]
+    lines = ["% needs \\usepackage{booktabs}"]
     for dataset in layout.datasets:
-        defenses, tiers = layout.defenses(dataset), layout.tiers(dataset)
-        width = len(tiers) + 1
-        parts += [
+        defenses = layout.defenses(dataset)
+        lines += [
             "\\begin{table}",
             "\\centering",
-            f"\\caption{{{_tex(title)}, {_tex(dataset)}: accuracy (\\%). Bold: significantly ahead of every other.}}",
-            f"\\begin{{tabular}}{{ll{'r' * width * len(defenses)}}}",
+            f"\\caption{{{_tex(title)}, {_tex(dataset)}: accuracy (\\%), the published number in parentheses.",
+            "Bold: significantly ahead of every other defense on the same images.}",
+            f"\\begin{{tabular}}{{ll{'r' * len(defenses)}}}",
             "\\toprule",
-            " & ".join(["", "", *(f"\\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}" for name in defenses)]) + " \\\\",
-            " ".join(f"\\cmidrule(lr){{{3 + k * width}-{2 + (k + 1) * width}}}" for k in range(len(defenses))),
-            " & ".join(["Attack", "Para.", *(["published", *map(_tex, tiers)] * len(defenses))]) + " \\\\",
-            "\\midrule",
+            " & ".join(["Attack", "Para.", *map(_tex, defenses)]) + " \\\\",
         ]
-        previous = ""
-        for attack in layout.attacks(dataset):
-            best = {tier: layout.best(dataset, attack, tier) for tier in tiers}
-            name = "" if attack[0] == previous else _tex(attack[0].upper())
-            if previous and name:
-                parts.append("\\midrule")
-            previous = attack[0]
-            line = [name, _tex(attack[1])]
-            for defense in defenses:
-                found = [layout.of(dataset, attack, tier, defense) for tier in tiers]
-                line.append(layout.published([position for positions in found for position in positions]))
-                for tier, positions in zip(tiers, found, strict=True):
-                    number = layout.number(positions).replace("±", "$\\pm$")
-                    line.append(f"\\textbf{{{number}}}" if best[tier] == defense else number)
-            parts.append(" & ".join(line).replace("–", "--") + " \\\\")
-        parts += ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
-    return "\n".join(parts) + "\n"
+        for tier in layout.tiers(dataset):
+            heading = _tex(_tier_title(tier).capitalize())
+            lines += ["\\midrule", f"\\multicolumn{{{len(defenses) + 2}}}{{l}}{{\\textit{{{heading}}}}} \\\\"]
+            previous = ""
+            for attack in layout.attacks(dataset, tier):
+                best = layout.best(dataset, attack, tier)
+                line = ["" if attack[0] == previous else _tex(attack[0].upper()), _tex(attack[1])]
+                previous = attack[0]
+                for defense in defenses:
+                    positions = layout.of(dataset, attack, tier, defense)
+                    number = layout.number(positions).replace("±", "$\\pm$").replace("–", "--")
+                    number = f"\\textbf{{{number}}}" if best == defense else number
+                    published = layout.published(positions)
+                    line.append(f"{number} ({published})" if published else number)
+                lines.append(" & ".join(line) + " \\\\")
+        lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
+    return "\n".join(lines) + "\n"
 
 
 def _tex(text: str) -> str:
     return text.replace("\\", "\\textbackslash{}").replace("_", "\\_").replace("%", "\\%").replace("&", "\\&")
+
+
+def _head(titles: list[str]) -> list[str]:
+    return [_row(titles), _row(["---", "---", *["---:"] * (len(titles) - 2)])]
 
 
 def _row(cells: Sequence[str]) -> str:
