@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,10 @@ TIERS = {
     "paper": "the paper's attacks with the paper's quirks: predicted labels, probabilities as logits, all images",
     "strict": "the same attacks with true labels and correct outputs; an image that is wrong already counts as wrong",
 }
+
+
+FLAGS = ("unmoved", "not_finite", "out_of_box", "out_of_ball", "zero_gradient")
+NORMS = ("linf", "l2", "l1", "l0")
 
 
 def check_tier(tier: str) -> str:
@@ -56,55 +60,89 @@ def attack_batch(
     rows = torch.arange(count) if tier == "paper" else correct.nonzero().flatten()
     targets = wrong_labels(labels.cpu(), classes, first, seed) if attack.wants_target else None
     adversarial_prediction = clean_prediction.clone()
-    record: dict[str, Any] = {
-        "index": np.arange(first, first + count),
-        "label": labels.cpu().numpy(),
-        "clean_prediction": clean_prediction.numpy(),
-        "target": targets.numpy() if targets is not None else np.full(count, -1),
-        "attacked": np.isin(np.arange(count), rows.numpy()),
-    }
-    zeros: dict[str, Any] = {name: torch.zeros(count, dtype=torch.bool) for name in _FLAGS}
-    sizes: dict[str, Any] = {name: torch.zeros(count, dtype=torch.float64) for name in ("linf", "l2", "l1", "l0")}
-    forwards = backwards = 0
-    seconds = 0.0
+    found: dict[str, Tensor] = {name: torch.zeros(count, dtype=torch.bool) for name in FLAGS}
+    found |= {name: torch.zeros(count, dtype=torch.float64) for name in NORMS}
+    crafted = None
     if len(rows):
-        device = images.device
-        chosen = images[rows.to(device)]
         if targets is not None:
-            given = targets[rows].to(device)
+            given = targets[rows]
         elif tier == "paper" and attack.paper_labels == "predicted":
-            given = clean_prediction[rows].to(device)
+            given = clean_prediction[rows]
         else:
-            given = labels[rows.to(device)]
+            given = labels.cpu()[rows]
         output: Output = attack.paper_output if tier == "paper" else "log-probabilities"
-        attacked = AttackedModel(fast or model, output)
-        began = time.perf_counter()
-        with seeded(seed, named.text, first):
-            raw = named.backend()(attacked, chosen.clone(), given, attack)
-        seconds = time.perf_counter() - began
-        checked = verify(chosen, raw.to(device), attack.budget)
-        adversarial_prediction[rows] = predict(model, checked.images, count)
-        dead = attacked.dead_gradient
-        if dead is not None and len(dead) == len(rows):
-            zeros["zero_gradient"][rows] = dead.cpu()
-        zeros["unmoved"][rows] = ~checked.moved.cpu()
-        for name in ("not_finite", "out_of_box", "out_of_ball"):
-            zeros[name][rows] = getattr(checked, name).cpu()
-        for name, values in norms(chosen, checked.images).items():
-            sizes[name][rows] = values.double().cpu()
-        forwards, backwards = attacked.forwards, attacked.backwards
-    record["adversarial_prediction"] = adversarial_prediction.numpy()
+        crafted = craft(fast or model, named, images[rows.to(images.device)], given, first, seed, output)
+        adversarial_prediction[rows] = predict(model, crafted.images, count)
+        for name, values in crafted.found.items():
+            found[name][rows] = values.to(found[name].dtype)
     still = adversarial_prediction == labels.cpu()
-    record["correct"] = (still if tier == "paper" else still & correct).numpy()
-    record |= {name: values.numpy() for name, values in {**sizes, **zeros}.items()}
-    record["forwards"] = forwards / count
-    record["backwards"] = backwards / count
-    record["seconds"] = seconds / count
-    record["batch_size"] = count
-    return pd.DataFrame(record)
+    return pd.DataFrame(
+        {
+            "index": np.arange(first, first + count),
+            "label": labels.cpu().numpy(),
+            "clean_prediction": clean_prediction.numpy(),
+            "target": targets.numpy() if targets is not None else np.full(count, -1),
+            "attacked": np.isin(np.arange(count), rows.numpy()),
+            "adversarial_prediction": adversarial_prediction.numpy(),
+            "correct": (still if tier == "paper" else still & correct).numpy(),
+            **{name: values.numpy() for name, values in found.items()},
+            **cost_columns(crafted, count),
+        }
+    )
 
 
-_FLAGS = ("unmoved", "not_finite", "out_of_box", "out_of_ball", "zero_gradient")
+@dataclass(frozen=True)
+class Crafted:
+    """Adversarial images that passed verification, what was found on each (on the CPU), and what they cost."""
+
+    images: Tensor
+    found: dict[str, Tensor]
+    forwards: int
+    backwards: int
+    seconds: float
+
+
+def craft(
+    model: nn.Module,
+    named: NamedAttack,
+    images: Tensor,
+    given: Tensor,
+    first: int,
+    seed: int,
+    output: Output = "log-probabilities",
+) -> Crafted:
+    """Run an attack on a batch and verify what it returns; ``given`` are labels, or targets of a targeted attack."""
+    attacked = AttackedModel(model, output)
+    began = time.perf_counter()
+    with seeded(seed, named.text, first):
+        raw = named.backend()(attacked, images.clone(), given.to(images.device), named.attack)
+    seconds = time.perf_counter() - began
+    checked = verify(images, raw.to(images.device), named.attack.budget)
+    dead = attacked.dead_gradient
+    if dead is None or len(dead) != len(images):  # the attack never asked for the gradient of the whole batch
+        dead = torch.zeros(len(images), dtype=torch.bool)
+    found = {
+        "unmoved": ~checked.moved,
+        "not_finite": checked.not_finite,
+        "out_of_box": checked.out_of_box,
+        "out_of_ball": checked.out_of_ball,
+        "zero_gradient": dead,
+        **norms(images, checked.images),
+    }
+    on_cpu = {name: values.cpu() for name, values in found.items()}
+    return Crafted(checked.images, on_cpu, attacked.forwards, attacked.backwards, seconds)
+
+
+def cost_columns(crafted: Crafted | None, count: int) -> dict[str, float | int]:
+    """What a batch cost, shared evenly by its images."""
+    if crafted is None:
+        return {"forwards": 0.0, "backwards": 0.0, "seconds": 0.0, "batch_size": count}
+    return {
+        "forwards": crafted.forwards / count,
+        "backwards": crafted.backwards / count,
+        "seconds": crafted.seconds / count,
+        "batch_size": count,
+    }
 
 
 def wrong_labels(labels: Tensor, classes: int, first: int, seed: int) -> Tensor:
