@@ -41,6 +41,8 @@ class Cell:
     device: str
     published: float | None = None
     """The paper's accuracy in percent, where it has one."""
+    evaluation: str = "whitebox"
+    """What is measured: the name of a module in benchmark.evaluations."""
 
     def asked(self) -> dict[str, Any]:
         """Plain values, for files."""
@@ -57,7 +59,17 @@ class Cell:
         return _hash(self._result())
 
     def _result(self) -> dict[str, Any]:
-        names = ("dataset", "data_checksum", "weights", "attack", "library", "library_version", "settings", "tier")
+        names = (
+            "dataset",
+            "data_checksum",
+            "weights",
+            "attack",
+            "library",
+            "library_version",
+            "settings",
+            "tier",
+            "evaluation",
+        )
         others = ("seed", "batch_size", "device")
         return {name: getattr(self, name) for name in (*names, *others)} | {"protocol": PROTOCOL}
 
@@ -65,7 +77,9 @@ class Cell:
     def title(self) -> str:
         """For progress lines."""
         attack = f"{self.attack}({self.parameters})" if self.parameters else self.attack
-        return f"{self.defense} · {attack} · {self.tier}"
+        what = self.tier if self.evaluation == "whitebox" else self.evaluation
+        source = f" from {self.settings['source']}" if "source" in self.settings else ""
+        return f"{self.defense} · {attack}{source} · {what}"
 
 
 def cell_from(asked: dict[str, Any]) -> Cell:

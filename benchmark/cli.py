@@ -11,6 +11,7 @@ import typer
 
 from benchmark.commands import data
 from benchmark.commands.alpha import alpha
+from benchmark.commands.compare import compare
 from benchmark.commands.listing import listing
 from benchmark.commands.report import report
 from benchmark.commands.run import run as run_preset
@@ -30,6 +31,7 @@ app.command("list")(listing)
 app.add_typer(data.app, name="data")
 app.command()(train)
 app.command("run")(run_preset)
+app.command()(compare)
 app.command()(report)
 app.command()(alpha)
 

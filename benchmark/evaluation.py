@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from benchmark.attacks import NamedAttack
 from benchmark.models import AttackedModel, Output, predict
 from benchmark.verification import norms, verify
+from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
 from defenses.registry import did_you_mean
 
@@ -48,11 +50,13 @@ def attack_batch(
     seed: int,
     classes: int,
     fast: nn.Module | None = None,
+    keep: int = 0,
 ) -> pd.DataFrame:
     """Attack a batch and check what comes back; ``first`` is the row of its first image in the test set.
 
     ``images`` and ``labels`` are on the model's device, ``clean_prediction`` on the CPU; the model is prepared.
-    The attack sees ``fast``, a copy of the model made for speed; the model itself judges the result.
+    The attack sees ``fast``, a copy of the model made for speed; the model itself judges the result. The first
+    ``keep`` images are kept in the records, clean and adversarial, for a look at them.
     """
     attack = named.attack
     count = len(labels)
@@ -76,7 +80,7 @@ def attack_batch(
         for name, values in crafted.found.items():
             found[name][rows] = values.to(found[name].dtype)
     still = adversarial_prediction == labels.cpu()
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         {
             "index": np.arange(first, first + count),
             "label": labels.cpu().numpy(),
@@ -89,6 +93,25 @@ def attack_batch(
             **cost_columns(crafted, count),
         }
     )
+    if keep and crafted is not None:
+        _keep_images(frame, model, images, rows, crafted, keep)
+    return frame
+
+
+def _keep_images(
+    frame: pd.DataFrame, model: nn.Module, images: Tensor, rows: Tensor, crafted: Crafted, keep: int
+) -> None:
+    """Add half-precision copies of the first attacked images to look at, and what each member makes of them."""
+    chosen = rows[:keep].numpy()
+    adversarial = crafted.images[: len(chosen)]
+    columns: dict[str, list[Any]] = {"shape": [list(images.shape[1:])] * len(chosen)}
+    for name, pictures in (("clean", images[rows[:keep].to(images.device)]), ("adversarial", adversarial)):
+        columns[f"image_{name}"] = [picture.half().cpu().numpy().tobytes() for picture in pictures]
+    if isinstance(model, Ensemble):
+        with torch.no_grad():
+            columns["members"] = model.member_logits(adversarial).argmax(-1).cpu().T.tolist()
+    for name, values in columns.items():
+        frame[name] = pd.Series(values, index=chosen, dtype=object).reindex(frame.index)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,17 @@ class PlannedAttack:
     """How many images a CPU attacks in a reasonable time."""
     paper_samples: int
     """How many the paper attacked; 0 means the whole test set."""
+    tiers: tuple[str, ...] = ()
+    """Only these tiers; empty takes the grid's."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """An evaluation other than white-box attacks: its attacks and its number of images."""
+
+    attacks: tuple[NamedAttack, ...]
+    samples: int
+    paper_samples: int
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,14 @@ class Grid:
     network: str
     recipe: str
     batch_size: int
+    blackbox: Section | None = None
+    """Attacks made on a surrogate: a baseline ensemble trained with another seed."""
+    transfer: Section | None = None
+    """Fig. 3: every member attacked alone, every member and the ensemble judged."""
+    detection: Section | None = None
+    """The ROC figure: scores of clean and of adversarial images."""
+    diversity: Section | None = None
+    """Fig. 1, Fig. 4 and appendix B.3: no attack."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +86,19 @@ def load_preset(name: str) -> Preset:
     return Preset(name, content["title"], tuple(_grid(entry) for entry in content["grid"]))
 
 
+def _section(entry: dict[str, Any] | None) -> Section | None:
+    if entry is None:
+        return None
+    attacks = tuple(parse_attack(text) for text in entry.get("attacks", []))
+    return Section(attacks, entry.get("samples", 0), entry.get("paper_samples", 0))
+
+
 def _grid(entry: dict[str, Any]) -> Grid:
     attacks = []
-    for item in entry["attacks"]:
+    for item in entry.get("attacks", []):
         named = None if item["spec"] == "none" else parse_attack(item["spec"])
-        attacks.append(PlannedAttack(named, item.get("samples", 0), item.get("paper_samples", 0)))
+        tiers = tuple(check_tier(tier) for tier in item.get("tiers", []))
+        attacks.append(PlannedAttack(named, item.get("samples", 0), item.get("paper_samples", 0), tiers))
     return Grid(
         dataset=entry["dataset"],
         defenses=tuple(entry["defenses"]),
@@ -81,6 +108,10 @@ def _grid(entry: dict[str, Any]) -> Grid:
         network=entry.get("network", "resnet20"),
         recipe=entry.get("recipe", "fast"),
         batch_size=entry.get("batch_size", 100),
+        blackbox=_section(entry.get("blackbox")),
+        transfer=_section(entry.get("transfer")),
+        detection=_section(entry.get("detection")),
+        diversity=_section(entry.get("diversity")),
     )
 
 
@@ -102,9 +133,22 @@ def narrow(
                 defenses=tuple(dict.fromkeys(defenses)) or grid.defenses,
                 attacks=chosen,
                 batch_size=batch_size or grid.batch_size,
+                blackbox=_narrow_section(grid.blackbox, attacks),
+                transfer=_narrow_section(grid.transfer, attacks),
+                detection=_narrow_section(grid.detection, attacks),
+                diversity=None if attacks else grid.diversity,
             )
         )
     return replace(preset, grids=tuple(grids))
+
+
+def _narrow_section(section: Section | None, asked: list[str]) -> Section | None:
+    """With attacks named, other evaluations keep those of the same name, and fall away where none is left."""
+    if section is None or not asked:
+        return section
+    names = {text.partition("(")[0].partition("@")[0] for text in asked}
+    kept = tuple(named for named in section.attacks if named.name in names)
+    return replace(section, attacks=kept) if kept else None
 
 
 def _narrow_attacks(planned: tuple[PlannedAttack, ...], asked: list[str]) -> tuple[PlannedAttack, ...]:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from defenses.ensemble import evaluation_mode
+from defenses.ensemble import Ensemble, evaluation_mode
 from defenses.errors import BadInput
 
 Output = Literal["log-probabilities", "probabilities"]
@@ -34,14 +34,23 @@ class AttackedModel(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        self.forwards += len(images)
-        if images.requires_grad:
-            images = images.view_as(images)  # an attack may reuse one tensor: hook each pass, not the tensor
-            images.register_hook(self._see_gradient)
-        output = self.model(images)
+        output = self.model(self._counted(images))
         if self.output_kind == "probabilities":
             return torch.softmax(output, dim=-1)
         return output - output.detach().amin(-1, keepdim=True)
+
+    def member_logits(self, images: Tensor) -> Tensor:
+        """Logits of every member, (K, N, L), for attacks that are made for ensembles."""
+        if not isinstance(self.model, Ensemble):
+            raise BadInput("this attack looks at the members of an ensemble; give it a defenses.Ensemble")
+        return self.model.member_logits(self._counted(images))
+
+    def _counted(self, images: Tensor) -> Tensor:
+        self.forwards += len(images)
+        if images.requires_grad and torch.is_grad_enabled():
+            images = images.view_as(images)  # an attack may reuse one tensor: hook each pass, not the tensor
+            images.register_hook(self._see_gradient)
+        return images
 
     def _see_gradient(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)

@@ -27,6 +27,19 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
     return float(stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
 
 
+def paired_difference(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Accuracy of ``first`` minus that of ``second`` on the same images, with Agresti and Min's interval."""
+    one, other = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
+    count = len(one)
+    only_first, only_second = int((one & ~other).sum()), int((~one & other).sum())
+    difference = (only_first - only_second) / count
+    # half an observation is added to each cell of the 2 × 2 table
+    centre = (only_first - only_second) / (count + 2)
+    spread = ((only_first + only_second + 1) - (only_first - only_second) ** 2 / (count + 2)) ** 0.5 / (count + 2)
+    half = float(stats.norm.ppf(0.5 + confidence / 2)) * spread
+    return difference, max(centre - half, -1.0), min(centre + half, 1.0)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down adjustment of several p-values, in the order given."""
     order = np.argsort(p_values)

@@ -48,13 +48,17 @@ class Store:
         except ValueError as error:
             raise BadInput(f"{path} cannot be read: {error}") from None
 
+    def asked(self) -> list[Cell]:
+        """The cells of the manifest, in its order."""
+        return [cell_from(entry) for entry in self.manifest()["cells"]]
+
     def write_manifest(self, content: dict[str, Any]) -> None:
         """Record what was asked."""
         write_text(self.folder / MANIFEST, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
     def path(self, cell: Cell) -> Path:
         """The cell's file; the name says what it is, the hash makes it unique."""
-        words = "-".join([cell.defense, cell.attack, cell.parameters, cell.tier, f"n{cell.samples}"])
+        words = "-".join([cell.evaluation, cell.defense, cell.attack, cell.parameters, cell.tier, f"n{cell.samples}"])
         return self.cells / f"{re.sub(r'[^A-Za-z0-9.+=]+', '-', words)}-{cell.identity[:16]}.parquet"
 
     def has(self, cell: Cell) -> bool:

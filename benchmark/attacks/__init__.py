@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     """(model, images, labels, attack) → adversarial images; ``labels`` are the targets of a targeted attack."""
 
 ATTACKS: Registry[type[Attack]] = Registry("attack")
-for _name in ("FGSM", "BIM", "PGD", "MIM", "JSMA", "CW", "EAD"):
+for _name in ("FGSM", "BIM", "PGD", "MIM", "JSMA", "CW", "EAD", "Evasive"):
     ATTACKS.register(_name.lower(), f"benchmark.attacks.definitions:{_name}")
 
 

@@ -187,6 +187,22 @@ class JSMA(Attack):
         return math.floor(self.gamma * scalars + 1e-9)
 
 
+@dataclass(frozen=True)
+class Evasive(_Linf):
+    """PGD that also raises the ensemble's log diversity, to slip past a detector that watches it."""
+
+    backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native:evasive"}
+    paper_output: ClassVar[Literal["probabilities", "log-probabilities"]] = "log-probabilities"
+    steps: int = 50
+    weight: float = 1.0
+    """Weight of the log diversity beside the cross-entropy."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (math.isfinite(self.weight) and self.weight >= 0):
+            raise BadInput(f"weight is {self.weight:g}; it must be a number ≥ 0")
+
+
 def _check_minimiser(attack: Any) -> None:
     _positive("c", attack.c)
     _positive("lr", attack.lr)

@@ -1,11 +1,14 @@
-"""Attacks that no library has: the saliency attack as ADP's authors ran it."""
+"""Attacks that no library has: JSMA as ADP's authors ran it, and one that evades a diversity detector."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from benchmark.attacks.definitions import JSMA
+from benchmark.attacks.definitions import JSMA, Evasive
+from benchmark.models import AttackedModel
+from defenses.diversity import log_ensemble_diversity, log_mean_probability
 
 
 def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:
@@ -25,4 +28,25 @@ def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tens
         flat = adversarial.flatten(1)
         chosen = gradient.flatten(1).argmax(1)
         flat[rows, chosen] = (flat[rows, chosen] - attack.eps).clamp_min(0.0)
+    return adversarial
+
+
+def evasive(model: nn.Module, images: Tensor, labels: Tensor, attack: Evasive) -> Tensor:
+    """Ascend cross-entropy plus ``weight`` times the log diversity with the predicted label removed.
+
+    The detector raises its alarm where that diversity is low, so an image that fools the ensemble while its
+    diversity stays high goes unseen.
+    """
+    assert isinstance(model, AttackedModel)
+    step = 2.5 * attack.eps / attack.steps
+    adversarial = (images + torch.empty_like(images).uniform_(-attack.eps, attack.eps)).clamp(0, 1)
+    for _ in range(attack.steps):
+        adversarial.requires_grad_()
+        logits = model.member_logits(adversarial)
+        log_probability = log_mean_probability(logits)
+        diversity = log_ensemble_diversity(logits, log_probability.argmax(-1))
+        loss = functional.nll_loss(log_probability, labels, reduction="sum") + attack.weight * diversity.sum()
+        (gradient,) = torch.autograd.grad(loss, adversarial)
+        moved = adversarial.detach() + step * gradient.sign()
+        adversarial = torch.minimum(torch.maximum(moved, images - attack.eps), images + attack.eps).clamp(0, 1)
     return adversarial

@@ -38,7 +38,7 @@ def run(
     from benchmark.devices import find_device, set_threads
     from benchmark.display import RunDisplay
     from benchmark.grid import load_preset, narrow
-    from benchmark.runner import Request
+    from benchmark.planning import Request
     from benchmark.runner import run as run_request
 
     if executor != "local":
@@ -49,7 +49,7 @@ def run(
     set_threads(threads)
     request = Request(
         preset=chosen,
-        samples=_samples(samples),
+        samples=read_samples(samples),
         seeds=_seeds(seeds) if seeds else (seed,),
         device=find_device(device),
         out=out or Path("results/runs") / preset,
@@ -62,7 +62,8 @@ def run(
         display.stop()
 
 
-def _samples(text: str | None) -> int | str | None:
+def read_samples(text: str | None) -> int | str | None:
+    """The number of images asked for, ``all``, or None."""
     if text is None or text == "all":
         return text
     if not text.isdigit() or int(text) < 1:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmark.cells import Cell, cell_from
+from benchmark.cells import Cell
 from benchmark.statistics import accuracy_interval, mcnemar
 from benchmark.store import Store
 from defenses.files import write_text
@@ -80,8 +80,8 @@ def _names(cell: Cell) -> dict[str, Any]:
 
 
 def read_rows(store: Store) -> tuple[list[Cell], pd.DataFrame, dict[str, pd.DataFrame]]:
-    """Cells in the manifest's order, their rows, and the records of the finished ones by identity."""
-    cells = [cell_from(entry) for entry in store.manifest()["cells"]]
+    """Cells of the tables in the manifest's order, their rows, and the records of the finished ones by identity."""
+    cells = [cell for cell in store.asked() if cell.evaluation in ("clean", "whitebox", "blackbox")]
     rows, records = [], {}
     for cell in cells:
         if store.has(cell):

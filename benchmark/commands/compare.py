@@ -1,0 +1,88 @@
+"""``adp-bench compare``: a new defense against a reference, on the same images."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from defenses.errors import BadInput
+
+PRESETS = {
+    "digits": "demo",
+    "mnist": "mnist-whitebox",
+    "cifar10": "cifar10-whitebox",
+    "cifar100": "cifar100-whitebox",
+}
+"""The preset that compares on a dataset when none is named."""
+
+Many = list[str] | None
+
+
+def compare(
+    candidate: Annotated[str, typer.Argument(help="A defense, file.py:name, or a checkpoint.")],
+    against: Annotated[str, typer.Option(help="The defense to compare with: any of the same.")],
+    dataset: Annotated[str | None, typer.Option(help="Dataset; its preset is taken.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Preset whose attacks are run.  [default: by dataset]")] = None,
+    attack: Annotated[Many, typer.Option(help="Only these attacks. May be repeated.")] = None,
+    tier: Annotated[Many, typer.Option(help="Only this tier. May be repeated.")] = None,
+    samples: Annotated[str | None, typer.Option(metavar="N|all", help="First N test images, or all.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder.  [default: under results/runs]")] = None,
+) -> None:
+    """Run what is missing of two defenses on the same images, and say what may be concluded."""
+    if (dataset is None) == (preset is None):
+        raise BadInput("say where to compare: give --dataset or --preset, one of them")
+    if dataset is not None and dataset not in PRESETS:
+        from defenses.registry import did_you_mean
+
+        raise BadInput(
+            f"no preset compares on {dataset!r}; {did_you_mean(dataset, PRESETS)}, or name one with --preset"
+        )
+    from dataclasses import replace
+
+    from benchmark.commands.run import read_samples
+    from benchmark.comparison import keep_comparison, label_in, measure_costs
+    from benchmark.devices import find_device, set_threads
+    from benchmark.display import RunDisplay
+    from benchmark.grid import PlannedAttack, load_preset, narrow
+    from benchmark.planning import Request
+    from benchmark.reports.figures import slug
+    from benchmark.runner import run as run_request
+
+    name = preset or PRESETS[dataset or ""]
+    chosen = narrow(load_preset(name), tier or [], [candidate, against], attack or [])
+    clean = PlannedAttack(None, 0, 0)
+    grids = [
+        replace(
+            grid,
+            attacks=(clean, *(planned for planned in grid.attacks if planned != clean)),
+            transfer=None,
+            detection=None,
+            diversity=None,
+        )
+        for grid in chosen.grids
+    ]
+    set_threads(threads)
+    request = Request(
+        preset=replace(chosen, name=f"compare {name}", title=f"{candidate} against {against}", grids=tuple(grids)),
+        samples=read_samples(samples),
+        seeds=(seed,),
+        device=find_device(device),
+        out=out or Path("results/runs") / slug("compare", name, Path(candidate).name, "against", Path(against).name),
+        command=shlex.join(["adp-bench", *sys.argv[1:]]),
+    )
+    display = RunDisplay()
+    try:
+        store = run_request(request, display)
+    finally:
+        display.stop()
+    first, second = (label_in(store, spec) for spec in (candidate, against))
+    costs = measure_costs(request, [candidate, against], [first, second])
+    typer.echo(keep_comparison(store, first, second, costs))
+    typer.echo(store.folder / "comparison.md")

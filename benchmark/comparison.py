@@ -1,0 +1,167 @@
+"""Two defenses on the same images: paired differences, tests corrected for their number, and one sentence."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pandas as pd
+
+from benchmark import datasets
+from benchmark.cells import Cell
+from benchmark.ensembles import find_or_train, is_checkpoint
+from benchmark.models import predict
+from benchmark.planning import Request
+from benchmark.statistics import holm, mcnemar, paired_difference
+from benchmark.store import Store
+from benchmark.training import clock
+from defenses.catalogue import parse_defense
+from defenses.files import write_text
+
+SIGNIFICANT = 0.05
+RECORD = "comparison.json"
+
+
+def compare(store: Store, candidate: str, reference: str) -> pd.DataFrame:
+    """A row per attack and tier that both have: candidate minus reference, in points."""
+    cells = [cell for cell in store.asked() if cell.evaluation in ("clean", "whitebox", "blackbox") and store.has(cell)]
+    pairs = [
+        (one, other)
+        for one in cells
+        if one.defense == candidate
+        for other in cells
+        if other.defense == reference and _same_question(one, other)
+    ]
+    rows = []
+    for one, other in pairs:
+        first, second = store.read(one)["correct"].to_numpy(), store.read(other)["correct"].to_numpy()
+        difference, low, high = paired_difference(first, second)
+        rows.append(
+            {
+                "dataset": one.dataset,
+                "attack": one.attack,
+                "parameters": one.parameters,
+                "library": one.library,
+                "tier": one.tier,
+                "samples": len(first),
+                "candidate": round(100 * float(first.mean()), 4),
+                "reference": round(100 * float(second.mean()), 4),
+                "difference": round(100 * difference, 4),
+                "ci_low": round(100 * low, 4),
+                "ci_high": round(100 * high, 4),
+                "p": mcnemar(first, second),
+            }
+        )
+    table = pd.DataFrame(rows)
+    if len(table):
+        attacked = table["attack"] != "none"
+        table["p_holm"] = table["p"]
+        table.loc[attacked, "p_holm"] = holm(table.loc[attacked, "p"].tolist())
+    return table
+
+
+def _same_question(one: Cell, other: Cell) -> bool:
+    names = ("dataset", "attack", "settings", "library", "tier", "samples", "seed", "evaluation")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def verdict(table: pd.DataFrame, candidate: str, reference: str) -> str:
+    """What may be said, in one plain sentence."""
+    attacked = table[table["attack"] != "none"]
+    if attacked.empty:
+        return f"{candidate} and {reference} share no attacked images: nothing can be said about robustness."
+    better = attacked[(attacked["p_holm"] < SIGNIFICANT) & (attacked["difference"] > 0)]
+    worse = attacked[(attacked["p_holm"] < SIGNIFICANT) & (attacked["difference"] < 0)]
+    count = len(attacked)
+    scope = f"in the {count} attack settings that were run"
+    if better.empty and worse.empty:
+        return (
+            f"No significant difference between {candidate} and {reference} {scope} "
+            "(McNemar, Holm-corrected, 5 %); that is not evidence that they are equal."
+        )
+    parts = [
+        f"significantly {word} of {reference} in {len(rows)} of {count} attack settings (by "
+        f"{rows['difference'].abs().min():.1f} to {rows['difference'].abs().max():.1f} points)"
+        for rows, word in ((better, "ahead"), (worse, "behind"))
+        if len(rows)
+    ]
+    return (
+        f"{candidate} is {' and '.join(parts)}, McNemar's test with Holm's correction at 5 %; "
+        "that holds for these attacks and images, not for stronger attacks."
+    )
+
+
+def clean_note(table: pd.DataFrame) -> str:
+    """Clean accuracy of both, in words."""
+    rows = table[(table["attack"] == "none") & (table["parameters"] == "classifier=ensemble")]
+    if rows.empty:
+        return ""
+    row = rows.iloc[0]
+    sign = "differs significantly" if row["p"] < SIGNIFICANT else "does not differ significantly"
+    return (
+        f"Clean accuracy {row['candidate']:.1f} % against {row['reference']:.1f} % on {row['samples']} images: "
+        f"it {sign} (difference {row['difference']:+.1f}, {row['ci_low']:+.1f} to {row['ci_high']:+.1f})."
+    )
+
+
+def label_in(store: Store, spec: str) -> str:
+    """The name that a defense asked for as ``spec`` has in the tables of a run."""
+    text = spec if is_checkpoint(spec) else parse_defense(spec).text
+    return next(cell.defense for cell in store.asked() if cell.spec == text)
+
+
+def measure_costs(request: Request, specs: list[str], labels: list[str]) -> list[str]:
+    """How each was trained, and the milliseconds it takes per image, measured here and now, best of three."""
+    lines: list[str] = []
+    say = lines.append  # nothing is left to train by now
+    grid = request.preset.grids[0]
+    images = datasets.load(grid.dataset).test.images(slice(0, 200)).to(request.device)
+    for spec, label in zip(specs, labels, strict=True):
+        trained = find_or_train(
+            spec, grid.dataset, grid.network, grid.members, grid.recipe, request.seeds[0], request.device.type, say
+        )
+        model = trained.ensemble.to(request.device).eval()
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            predict(model, images, 100)
+            times.append(time.perf_counter() - began)
+        seconds = trained.provenance.scores.get("train_seconds")
+        spent = f"trained in {clock(seconds)}, " if seconds else ""
+        lines.append(f"{label}: {trained.training}; {spent}{1000 * min(times) / len(images):.2f} ms per image here")
+    return lines
+
+
+def keep_comparison(store: Store, candidate: str, reference: str, costs: list[str]) -> str:
+    """Remember what is compared, so that a report can be made again; write the comparison and return the sentence."""
+    record = {"candidate": candidate, "reference": reference, "costs": costs}
+    write_text(store.folder / RECORD, json.dumps(record, indent=1) + "\n")
+    return write_comparison(store) or ""
+
+
+def write_comparison(store: Store) -> str | None:
+    """Write comparison.csv and comparison.md of a run that compares; the sentence, or None for other runs."""
+    path = store.folder / RECORD
+    if not path.is_file():
+        return None
+    record = json.loads(path.read_text(encoding="utf-8"))
+    candidate, reference = record["candidate"], record["reference"]
+    table = compare(store, candidate, reference)
+    sentence = verdict(table, candidate, reference)
+    lines = [f"# {candidate} against {reference}", "", sentence, ""]
+    note = clean_note(table)
+    if note:
+        lines += [note, ""]
+    lines += [f"- {line}" for line in record["costs"]]
+    heads = ["attack", "parameters", "tier", "images", candidate, reference]
+    heads += ["difference", "95 % interval", "p", "p, Holm"]
+    lines += ["", "| " + " | ".join(heads) + " |", "| " + " | ".join(["---"] * 3 + ["---:"] * 7) + " |"]
+    for row in table.itertuples():
+        cells = [
+            row.attack, row.parameters, row.tier, row.samples, f"{row.candidate:.1f}", f"{row.reference:.1f}",
+            f"{row.difference:+.1f}", f"{row.ci_low:+.1f} to {row.ci_high:+.1f}", f"{row.p:.3g}", f"{row.p_holm:.3g}",
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    write_text(store.folder / "comparison.csv", table.to_csv(index=False, lineterminator="\n"))
+    write_text(store.folder / "comparison.md", "\n".join(lines) + "\n")
+    return sentence

@@ -1,0 +1,54 @@
+"""What is measured on an ensemble: attacks on it, transfer between its members, detection, diversity.
+
+An evaluation is a function ``batch(subject, cell, attack, first, end)`` that gives one record per image;
+`find_evaluation` looks it up by the name that a cell carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+from torch import Tensor, nn
+
+from benchmark.attacks import NamedAttack
+from benchmark.cells import Cell
+from defenses.ensemble import Ensemble
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An ensemble on its device, prepared, with the images it is evaluated on and what it makes of them unharmed."""
+
+    ensemble: Ensemble
+    fast: nn.Module
+    images: Tensor
+    labels: Tensor
+    logits: Tensor
+    """Member logits of the clean images, (K, N, L), on the CPU."""
+    surrogate: nn.Module | None
+    """Another ensemble, trained by the attacker, for black-box attacks."""
+    clean: Tensor
+    """Predicted classes of the clean images, (N,), on the CPU."""
+
+    @property
+    def classes(self) -> int:
+        return self.logits.shape[-1]
+
+
+Batch = Callable[[Subject, Cell, NamedAttack | None, int, int], pd.DataFrame]
+
+
+def find_evaluation(name: str) -> Batch:
+    """The function that evaluates a batch for cells of this kind."""
+    from benchmark.evaluations import blackbox, clean, detection, diversity, transferability, whitebox
+
+    return {
+        "clean": clean.batch,
+        "whitebox": whitebox.batch,
+        "blackbox": blackbox.batch,
+        "transfer": transferability.batch,
+        "detection": detection.batch,
+        "diversity": diversity.batch,
+    }[name]

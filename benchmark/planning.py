@@ -1,0 +1,205 @@
+"""From a preset and a trained ensemble to cells: what exactly will be run, before anything is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmark.attacks import NamedAttack, library_version
+from benchmark.cells import Cell
+from benchmark.datasets.catalogue import DATASETS
+from benchmark.ensembles import Trained
+from benchmark.grid import Grid, PlannedAttack, Preset, Section
+from benchmark.published import published_accuracy
+from defenses import specs
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked of a preset."""
+
+    preset: Preset
+    samples: int | str | None
+    """A number of images, ``all`` for the paper's, or None for what suits the device."""
+    seeds: tuple[int, ...]
+    device: torch.device
+    out: Path
+    command: str
+
+
+def plan_cells(
+    grid: Grid, trained: Trained, request: Request, seed: int, data_checksum: str, surrogate: Trained | None = None
+) -> list[Cell]:
+    """The cells of one ensemble, attacks in the preset's order, tiers side by side."""
+    provenance = trained.provenance
+    base: dict[str, Any] = {
+        "dataset": grid.dataset,
+        "data_checksum": data_checksum,
+        "defense": trained.label,
+        "spec": trained.spec,
+        "members": provenance.members,
+        "network": provenance.network,
+        "training": trained.training,
+        "weights": provenance.weights_sha256,
+        "seed": seed,
+        "batch_size": grid.batch_size,
+        "device": request.device.type,
+    }
+    size = DATASETS.get(grid.dataset).sizes[1]
+    return [
+        *_attack_cells(grid, base, request, size),
+        *_blackbox_cells(grid.blackbox, base, request, size, surrogate),
+        *_transfer_cells(grid.transfer, base, request, size),
+        *_detection_cells(grid.detection, base, request, size),
+        *_diversity_cells(grid.diversity, base, request, size),
+    ]
+
+
+def _attack_cells(grid: Grid, base: dict[str, Any], request: Request, size: int) -> Iterator[Cell]:
+    members = [f"net{k + 1}" for k in range(base["members"])]
+    for planned in grid.attacks:
+        samples = choose_samples(planned, request, size)
+        if planned.named is None:
+            for classifier in [*members, "ensemble"]:
+                settings: dict[str, object] = {"classifier": classifier}
+                number = published_accuracy(grid.dataset, base["members"], "none", settings, {}, base["defense"])
+                yield _without_attack(base, settings, samples, "clean", number)
+            continue
+        named = planned.named
+        fields = specs.parameters(type(named.attack)).items()
+        usual: dict[str, object] = {key: field.default for key, field in fields if key in named.settings()}
+        number = published_accuracy(grid.dataset, base["members"], named.name, named.settings(), usual, base["defense"])
+        for tier in grid.tiers:
+            if planned.tiers and tier not in planned.tiers:
+                continue
+            yield _with_attack(base, named, samples, "whitebox", tier=tier, published=number)
+
+
+def _blackbox_cells(
+    section: Section | None, base: dict[str, Any], request: Request, size: int, surrogate: Trained | None
+) -> Iterator[Cell]:
+    """The defense under images made on the surrogate."""
+    if section is None or surrogate is None:
+        return
+    samples = choose_samples(section, request, size)
+    extra = {"surrogate": surrogate.provenance.weights_sha256}
+    for named in section.attacks:
+        yield _with_attack(base, named, samples, "blackbox", tier="black-box", extra=extra)
+
+
+def _transfer_cells(section: Section | None, base: dict[str, Any], request: Request, size: int) -> Iterator[Cell]:
+    """Every member as the source, untargeted and targeted."""
+    if section is None:
+        return
+    samples = choose_samples(section, request, size)
+    for named in section.attacks:
+        for targeted in (False, True):
+            variant = replace(named, attack=replace(named.attack, targeted=targeted))  # type: ignore[call-arg]
+            for k in range(base["members"]):
+                yield _with_attack(base, variant, samples, "transfer", extra={"source": f"net{k + 1}"})
+
+
+def _detection_cells(section: Section | None, base: dict[str, Any], request: Request, size: int) -> Iterator[Cell]:
+    """Clean images first: the first half is compared with adversarial ones, the second half fixes the threshold."""
+    if section is None:
+        return
+    samples = min(choose_samples(section, request, size), size // 2)
+    yield _without_attack(base, {"compared": samples}, 2 * samples, "detection", None)
+    for named in section.attacks:
+        yield _with_attack(base, named, samples, "detection")
+
+
+def _diversity_cells(section: Section | None, base: dict[str, Any], request: Request, size: int) -> Iterator[Cell]:
+    if section is not None:
+        samples = choose_samples(section, request, size)
+        yield _without_attack({**base, "batch_size": samples}, {}, samples, "diversity", None)
+
+
+def _without_attack(
+    base: dict[str, Any], settings: dict[str, Any], samples: int, evaluation: str, published: float | None
+) -> Cell:
+    return Cell(
+        **base,
+        attack="none",
+        parameters=",".join(f"{key}={value}" for key, value in settings.items()),
+        library="none",
+        library_version="",
+        settings=settings,
+        tier="clean",
+        samples=samples,
+        published=published,
+        evaluation=evaluation,
+    )
+
+
+def _with_attack(
+    base: dict[str, Any],
+    named: NamedAttack,
+    samples: int,
+    evaluation: str,
+    tier: str = "strict",
+    published: float | None = None,
+    extra: dict[str, Any] | None = None,
+) -> Cell:
+    return Cell(
+        **base,
+        attack=named.name,
+        parameters=named.parameters,
+        library=named.library,
+        library_version=library_version(named.library),
+        settings={**named.settings(), **(extra or {})},
+        tier=tier,
+        samples=samples,
+        published=published,
+        evaluation=evaluation,
+    )
+
+
+def choose_samples(planned: PlannedAttack | Section, request: Request, size: int) -> int:
+    """How many of the first test images to take."""
+    if isinstance(request.samples, int):
+        return request.samples
+    everything = min(planned.paper_samples or size, size)
+    if request.samples == "all" or request.device.type != "cpu":
+        return everything
+    return min(planned.samples or everything, everything)
+
+
+def left_out(request: Request) -> list[str]:
+    """What a CPU run leaves out of the full sample counts, in words."""
+    lines = []
+    for grid in request.preset.grids:
+        size = DATASETS.get(grid.dataset).sizes[1]
+        short: dict[tuple[int, int], list[str]] = {}
+        sections = {
+            "black-box": grid.blackbox,
+            "transfer": grid.transfer,
+            "detection": grid.detection,
+            "diversity": grid.diversity,
+        }
+        parts: list[tuple[str, PlannedAttack | Section]] = [(p.named.name, p) for p in grid.attacks if p.named]
+        parts += [(name, section) for name, section in sections.items() if section]
+        for name, planned in parts:
+            chosen, full = choose_samples(planned, request, size), min(planned.paper_samples or size, size)
+            names = short.setdefault((chosen, full), [])
+            if chosen < full and name not in names:
+                names.append(name)
+        for (chosen, full), names in short.items():
+            if names:
+                which = f"{grid.dataset}: {', '.join(names)}"
+                lines.append(f"{which} on the first {chosen} images instead of {full} (--samples all)")
+    return lines
+
+
+def order_cells(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By dataset, evaluation, attack, defense and tier, each in order of first appearance."""
+    keys = ("dataset", "evaluation", "attack", "parameters", "defense", "tier", "seed")
+    ranks: dict[str, dict[Any, int]] = {key: {} for key in keys}
+    for cell in cells:
+        for key in keys:
+            ranks[key].setdefault(cell[key], len(ranks[key]))
+    return sorted(cells, key=lambda cell: [ranks[key][cell[key]] for key in keys])

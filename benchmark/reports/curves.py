@@ -1,0 +1,62 @@
+"""Security curves: accuracy against the strength of an attack, with its interval; they must fall to nothing."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from benchmark.cells import Cell
+from benchmark.reports.figures import COLOURS, Figure, canvas, look, slug, style
+
+STRENGTH = {"eps": "ε, L∞", "c": "constant c"}
+"""The parameter of an attack that makes it stronger."""
+FALLEN = 5.0
+"""Accuracy in percent below which a curve counts as fallen."""
+
+
+def curve_figures(cells: list[Cell], table: pd.DataFrame) -> list[Figure]:
+    """A figure per dataset, attack, library and tier that was run at three strengths or more."""
+    rows = table.copy()
+    rows["strength"] = [next((cell.settings[key] for key in STRENGTH if key in cell.settings), None) for cell in cells]
+    rows["parameter"] = [next((key for key in STRENGTH if key in cell.settings), "") for cell in cells]
+    rows["rest"] = [
+        ",".join(f"{key}={value}" for key, value in cell.settings.items() if key not in STRENGTH) for cell in cells
+    ]
+    rows = rows[rows["strength"].notna() & rows["accuracy"].notna()]
+    keys = ["dataset", "attack", "library", "tier", "rest"]
+    return [
+        _curve(part, str(part["parameter"].iloc[0]))
+        for _, part in rows.groupby(keys, sort=False)
+        if part["strength"].nunique() >= 3
+    ]
+
+
+def _curve(rows: pd.DataFrame, parameter: str) -> Figure:
+    dataset, attack, tier = (str(rows[key].iloc[0]) for key in ("dataset", "attack", "tier"))
+    left = []
+    with style():
+        figure = canvas(2.2, width=4.6)
+        axis = figure.subplots()
+        for position, (defense, values) in enumerate(rows.groupby("defense", sort=False)):
+            line = values.groupby("strength")[["accuracy", "ci_low", "ci_high"]].mean()
+            axis.fill_between(line.index, line["ci_low"], line["ci_high"], color=COLOURS[position], alpha=0.15, lw=0)
+            axis.plot(line.index, line["accuracy"], marker="o", ms=3, label=str(defense), **look(position))
+            if line["accuracy"].iloc[-1] > FALLEN:
+                left.append(f"{defense} keeps {line['accuracy'].iloc[-1]:.1f} %")
+        if parameter == "c":
+            axis.set_xscale("log")
+        else:
+            axis.set_xlim(left=0)
+        axis.set_ylim(0, 100)
+        axis.set_xlabel(STRENGTH[parameter])
+        axis.set_ylabel("accuracy, %")
+        figure.legend(loc="outside right upper", frameon=False)
+    strongest = f"{parameter} = {rows['strength'].max():g}"
+    words = (
+        f"At the strongest setting, {strongest}, accuracy has not fallen to nothing: {', '.join(left)}. "
+        "Either the setting is still small or the attack is too weak; do not read it as robustness."
+        if left
+        else f"Every curve falls below {FALLEN:g} % by {strongest}, as it must."
+    )
+    title = f"Accuracy against the strength of {attack} on {dataset}, tier {tier}"
+    columns = ["defense", "seed", "strength", "accuracy", "ci_low", "ci_high", "samples"]
+    return Figure(slug("curve", dataset, attack, tier), title, words, figure, rows[columns])
