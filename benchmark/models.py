@@ -35,7 +35,7 @@ class AttackedModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         self.forwards += len(images)
-        if images.requires_grad:
+        if images.requires_grad and torch.is_grad_enabled():
             images = images.view_as(images)  # an attack may reuse one tensor: hook each pass, not the tensor
             images.register_hook(self._see_gradient)
         output = self.model(images)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from benchmark.attacks import library_version
 from benchmark.cells import Cell, cell_from
 from benchmark.datasets.catalogue import DATASETS
 from benchmark.display import RunDisplay
-from benchmark.ensembles import Trained, find_or_train, is_checkpoint
+from benchmark.ensembles import Trained, find_or_train, is_checkpoint, load_outside
 from benchmark.evaluation import attack_batch
 from benchmark.grid import Grid, PlannedAttack, Preset
 from benchmark.hardware import describe_machine
@@ -57,19 +57,24 @@ def run(request: Request, display: RunDisplay) -> Store:
     cells: list[Cell] = []
     failures = 0
     work: list[tuple[Grid, Trained, list[Cell]]] = []
+    labels = {entry["defense"]: entry["spec"] for entry in store.planned()}
     for grid in request.preset.grids:
         for seed in request.seeds:
             for spec in grid.defenses:
                 trained = find_or_train(
                     spec, grid.dataset, grid.network, grid.members, grid.recipe, seed, request.device.type, display.say
                 )
-                planned = plan_cells(grid, trained, request, seed)
+                if labels.setdefault(trained.label, trained.spec) != trained.spec:  # two files of one name
+                    trained = replace(trained, label=trained.spec)
+                planned = [cell for cell in plan_cells(grid, trained, request, seed) if cell not in cells]
                 cells += planned
                 work.append((grid, trained, planned))
     _write_manifest(store, request, cells)
     display.start([cell for cell in cells if not store.has(cell)], len(cells))
     for line in left_out(request):
         display.say(line)
+    for cell in filter(store.has, cells):
+        store.tidy(cell)  # a run that was killed may have left its progress behind
     for grid, trained, planned in work:
         open_cells = [cell for cell in planned if not store.has(cell)]
         if open_cells:
@@ -83,10 +88,15 @@ def run(request: Request, display: RunDisplay) -> Store:
 
 def _check(request: Request) -> None:
     """Everything that can be refused before the first minute of work."""
+    for seed in request.seeds:
+        if not 0 <= seed < 2**31:
+            raise BadInput(f"seed is {seed}; it must lie between 0 and {2**31 - 1}")
     for grid in request.preset.grids:
         about = DATASETS.get(grid.dataset)
         for spec in grid.defenses:
-            if not is_checkpoint(spec):
+            if is_checkpoint(spec):
+                load_outside(spec, grid.dataset)
+            else:
                 parse_defense(spec).defense.check(grid.members, about.classes)
         if isinstance(request.samples, int) and request.samples > about.sizes[1]:
             raise BadInput(f"samples is {request.samples}; {grid.dataset} has {about.sizes[1]} test images")
@@ -172,15 +182,11 @@ def left_out(request: Request) -> list[str]:
 
 
 def _write_manifest(store: Store, request: Request, cells: list[Cell]) -> None:
-    """Add what is asked now to what was asked before; a new sample count replaces an old one."""
+    """Add what is asked now to what was asked before; new samples, weights or batches replace older ones."""
     asked = [cell.asked() for cell in cells]
-    try:
-        before = store.manifest()
-    except BadInput:
-        before = {"cells": [], "commands": []}
-    series = {cell.series for cell in cells}
-    kept = [entry for entry in before["cells"] if cell_from(entry).series not in series]
-    commands = list(dict.fromkeys([*before["commands"], request.command]))
+    places = {cell.place for cell in cells}
+    kept = [entry for entry in store.planned() if cell_from(entry).place not in places]
+    commands = list(dict.fromkeys([*store.commands(), request.command]))
     store.write_manifest(
         {
             "preset": request.preset.name,
