@@ -52,6 +52,8 @@ def evaluate(
         images that did not move or had to be mended, cost, and warnings in words in the column ``flags``.
     """
     check_tier(tier)
+    if isinstance(attacks, str):
+        raise BadInput(f"attacks is the text {attacks!r}; give a list of specs, such as [{attacks!r}]")
     named = [parse_attack(text) for text in attacks]
     images, labels = _check_images(images, labels, batch_size)
     target = find_device(str(device))
@@ -104,7 +106,8 @@ def evaluate(
 
 
 def _check_images(images: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    images, labels = torch.as_tensor(images), torch.as_tensor(np.asarray(labels))
+    images = torch.as_tensor(images).detach()
+    labels = labels.detach().cpu() if isinstance(labels, Tensor) else torch.as_tensor(np.asarray(labels))
     if batch_size < 1:
         raise BadInput(f"batch_size is {batch_size}; it must be at least 1")
     if images.ndim != 4 or not images.is_floating_point():

@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from defenses.errors import BadInput
+
 PROTOCOL = 1
 """Raised when the evaluation changes in a way that makes older cells wrong."""
 
@@ -74,6 +76,13 @@ class Cell:
         return {name: getattr(self, name) for name in (*names, *others)} | {"protocol": PROTOCOL}
 
     @property
+    def place(self) -> tuple[Any, ...]:
+        """Where it stands in a table; of two cells with one place, the later one counts."""
+        settings = json.dumps(self.settings, sort_keys=True)
+        names = ("dataset", "defense", "members", "attack", "library", "tier", "evaluation", "seed")
+        return (*(getattr(self, name) for name in names), settings)
+
+    @property
     def title(self) -> str:
         """For progress lines."""
         attack = f"{self.attack}({self.parameters})" if self.parameters else self.attack
@@ -84,7 +93,10 @@ class Cell:
 
 def cell_from(asked: dict[str, Any]) -> Cell:
     """The cell a file describes."""
-    return Cell(**asked)
+    try:
+        return Cell(**asked)
+    except TypeError as error:
+        raise BadInput(f"the run was made by another version of this program ({error}); choose another --out") from None
 
 
 def _hash(values: dict[str, Any]) -> str:

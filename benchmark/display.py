@@ -18,7 +18,7 @@ class RunDisplay:
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False)
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
         self.bars = Progress(*columns, TextColumn("{task.fields[left]}"), console=self.console, transient=True)
         self.task = self.bars.add_task("", total=None, left="", visible=False)
         self.total = self.number = 0
@@ -27,7 +27,7 @@ class RunDisplay:
         self.began = self.cell_began = self.last_line = time.monotonic()
 
     def say(self, line: str) -> None:
-        self.console.print(line, soft_wrap=True)
+        self.console.print(line, soft_wrap=True, markup=False)
 
     def start(self, open_cells: list[Cell], total: int) -> None:
         self.total = total
@@ -67,18 +67,20 @@ class RunDisplay:
         seconds = time.monotonic() - self.cell_began
         self.say(f"{self._place(cell)}: {interval}{beside}, {clock(seconds)}, {self.time_left()}")
         if row["flags"]:
-            self.console.print(f"  warning: {row['flags']}", style="yellow", soft_wrap=True)
+            self.console.print(f"  warning: {row['flags']}", style="yellow", soft_wrap=True, markup=False)
 
     def failed(self, cell: Cell, error: Exception) -> None:
         self._close(cell)
-        self.console.print(f"{self._place(cell)}: failed: {error}", style="red", soft_wrap=True)
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        self.console.print(f"{self._place(cell)}: failed: {words}", style="red", soft_wrap=True, markup=False)
 
     def finish(self, store: Store) -> None:
-        self.bars.stop()
+        self.stop()
         self.say(f"tables: {store.folder / 'table.md'} and table.csv, table.tex")
 
     def stop(self) -> None:
-        self.bars.stop()
+        if self.bars.live.is_started:  # stopping bars that never started prints an empty line
+            self.bars.stop()
 
     def _close(self, cell: Cell) -> None:
         self.cost_done += cost(cell)
@@ -87,7 +89,7 @@ class RunDisplay:
         self.bars.update(self.task, visible=False)
 
     def _place(self, cell: Cell) -> str:
-        return f"[{self.number}/{self.total}] {cell.title}".replace("[", r"\[")
+        return f"[{self.number}/{self.total}] {cell.title}"
 
 
 def cost(cell: Cell) -> float:

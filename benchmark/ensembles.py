@@ -46,6 +46,17 @@ def is_checkpoint(spec: str) -> bool:
     return spec.endswith((".safetensors", ".pth")) or (Path(spec) / FILE_NAME).is_file()
 
 
+def load_outside(spec: str, dataset: str) -> Trained:
+    """The ensemble of a checkpoint that was named by its path; its file or folder names it in tables."""
+    ensemble = load_checkpoint(spec)
+    assert ensemble.provenance is not None
+    if ensemble.provenance.dataset != dataset:
+        raise BadInput(f"{spec} was trained on {ensemble.provenance.dataset}; this run attacks {dataset}")
+    path = Path(spec).resolve()
+    label = path.parent.name if path.name == FILE_NAME else path.name if path.is_dir() else path.stem
+    return Trained(label, spec, ensemble, ensemble.provenance)
+
+
 def locate(spec: str, dataset: str, network: str, members: int, recipe: str, seed: int) -> Path | None:
     """Where the trained ensemble is, or None when it has to be trained first."""
     named = parse_defense(spec)
@@ -70,13 +81,7 @@ def find_or_train(
 ) -> Trained:
     """Load the ensemble of a spec; where there is none yet, say how long training takes, and train it."""
     if is_checkpoint(spec):
-        ensemble = load_checkpoint(spec)
-        assert ensemble.provenance is not None
-        if ensemble.provenance.dataset != dataset:
-            raise BadInput(f"{spec} was trained on {ensemble.provenance.dataset}; this run attacks {dataset}")
-        return Trained(
-            Path(spec).stem if Path(spec).is_file() else Path(spec).name, spec, ensemble, ensemble.provenance
-        )
+        return load_outside(spec, dataset)
     named = parse_defense(spec)
     path = locate(spec, dataset, network, members, recipe, seed)
     if path is None:

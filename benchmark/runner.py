@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pandas as pd
 import torch
@@ -13,7 +14,7 @@ from benchmark.attacks import parse_attack
 from benchmark.cells import Cell, cell_from
 from benchmark.datasets.catalogue import DATASETS
 from benchmark.display import RunDisplay
-from benchmark.ensembles import Trained, find_or_train, is_checkpoint
+from benchmark.ensembles import Trained, find_or_train, is_checkpoint, load_outside
 from benchmark.evaluations import Subject, find_evaluation
 from benchmark.grid import Grid
 from benchmark.hardware import describe_machine
@@ -37,6 +38,7 @@ def run(request: Request, display: RunDisplay) -> Store:
     _check(request)
     store.open(request.preset.name)
     cells: list[Cell] = []
+    labels = {entry["defense"]: entry["spec"] for entry in store.planned()}
     work: list[tuple[Grid, datasets.Dataset, Trained, Trained | None, list[Cell]]] = []
     for grid in request.preset.grids:
         data = datasets.load(grid.dataset)
@@ -45,14 +47,19 @@ def run(request: Request, display: RunDisplay) -> Store:
                 trained = find_or_train(
                     spec, grid.dataset, grid.network, grid.members, grid.recipe, seed, request.device.type, display.say
                 )
+                if labels.setdefault(trained.label, trained.spec) != trained.spec:  # two files of one name
+                    trained = replace(trained, label=trained.spec)
                 surrogate = _surrogate(grid, seed, request, display) if grid.blackbox else None
-                planned = plan_cells(grid, trained, request, seed, data.checksum, surrogate)
+                fresh = plan_cells(grid, trained, request, seed, data.checksum, surrogate)
+                planned = [cell for cell in fresh if cell not in cells]
                 cells += planned
                 work.append((grid, data, trained, surrogate, planned))
     _write_manifest(store, request, cells)
     display.start([cell for cell in cells if not store.has(cell)], len(cells))
     for line in left_out(request):
         display.say(line)
+    for cell in filter(store.has, cells):
+        store.tidy(cell)  # a run that was killed may have left its progress behind
     failures = 0
     for grid, data, trained, surrogate, planned in work:
         open_cells = [cell for cell in planned if not store.has(cell)]
@@ -82,25 +89,26 @@ def _surrogate(grid: Grid, seed: int, request: Request, display: RunDisplay) -> 
 
 def _check(request: Request) -> None:
     """Everything that can be refused before the first minute of work."""
+    for seed in request.seeds:
+        if not 0 <= seed < 2**31:
+            raise BadInput(f"seed is {seed}; it must lie between 0 and {2**31 - 1}")
     for grid in request.preset.grids:
         about = DATASETS.get(grid.dataset)
         for spec in grid.defenses:
-            if not is_checkpoint(spec):
+            if is_checkpoint(spec):
+                load_outside(spec, grid.dataset)
+            else:
                 parse_defense(spec).defense.check(grid.members, about.classes)
         if isinstance(request.samples, int) and request.samples > about.sizes[1]:
             raise BadInput(f"samples is {request.samples}; {grid.dataset} has {about.sizes[1]} test images")
 
 
 def _write_manifest(store: Store, request: Request, cells: list[Cell]) -> None:
-    """Add what is asked now to what was asked before; a new sample count replaces an old one."""
+    """Add what is asked now to what was asked before; new samples, weights or batches replace older ones."""
     asked = [cell.asked() for cell in cells]
-    try:
-        before = store.manifest()
-    except BadInput:
-        before = {"cells": [], "commands": []}
-    series = {cell.series for cell in cells}
-    kept = [entry for entry in before["cells"] if cell_from(entry).series not in series]
-    commands = list(dict.fromkeys([*before["commands"], request.command]))
+    places = {cell.place for cell in cells}
+    kept = [entry for entry in store.planned() if cell_from(entry).place not in places]
+    commands = list(dict.fromkeys([*store.commands(), request.command]))
     store.write_manifest(
         {
             "preset": request.preset.name,

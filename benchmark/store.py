@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,19 +35,35 @@ class Store:
             there = self.manifest()["preset"]
             if there != preset:
                 raise BadInput(f"{self.folder} holds a run of preset {there!r}, not {preset!r}; choose another --out")
-        elif self.folder.is_dir() and any(self.folder.iterdir()):
+        elif self.folder.is_dir() and not self._is_fresh():
             raise BadInput(f"{self.folder} is not empty and holds no run; choose another --out")
         writable_folder(self.cells)
+
+    def _is_fresh(self) -> bool:
+        """True for an empty folder, or one a run was killed in before its first cell was planned."""
+        there = [path for path in self.folder.rglob("*") if not re.fullmatch(r"\..+\.tmp|\.probe\.\d+", path.name)]
+        return there in ([], [self.cells]) and not self.cells.is_file()
 
     def manifest(self) -> dict[str, Any]:
         """What was asked of this folder."""
         path = self.folder / MANIFEST
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
             raise BadInput(f"{self.folder} holds no run: there is no {MANIFEST} in it") from None
         except ValueError as error:
             raise BadInput(f"{path} cannot be read: {error}") from None
+        if not (isinstance(content, dict) and {"preset", "title", "commands", "cells"} <= content.keys()):
+            raise BadInput(f"{path} was not written by adp-bench run; choose another folder")
+        return content
+
+    def planned(self) -> list[dict[str, Any]]:
+        """Every cell that was asked for so far."""
+        return self.manifest()["cells"] if (self.folder / MANIFEST).is_file() else []
+
+    def commands(self) -> list[str]:
+        """Every command that asked for them."""
+        return self.manifest()["commands"] if (self.folder / MANIFEST).is_file() else []
 
     def asked(self) -> list[Cell]:
         """The cells of the manifest, in its order."""
@@ -68,7 +85,15 @@ class Store:
     def write(self, cell: Cell, records: pd.DataFrame) -> None:
         """Keep a finished cell and drop its progress."""
         self._write(self.path(cell), cell, records)
-        shutil.rmtree(self._progress(cell), ignore_errors=True)
+        self.tidy(cell)
+
+    def tidy(self, cell: Cell) -> None:
+        """Drop what a finished cell no longer needs; progress beyond its samples belongs to a larger one."""
+        for path in self._progress(cell).glob("*.parquet"):
+            if _rows(path)[1] <= cell.samples:
+                path.unlink()
+        with contextlib.suppress(OSError):  # not there, or not empty
+            self._progress(cell).rmdir()
         self._failure(cell).unlink(missing_ok=True)
 
     def _write(self, path: Path, cell: Cell, records: pd.DataFrame) -> None:
@@ -81,8 +106,11 @@ class Store:
         return self._read(self.path(cell))
 
     def _read(self, path: Path) -> pd.DataFrame:
+        return self._readable(pq.read_table, path).to_pandas()
+
+    def _readable(self, read: Callable[[Path], Any], path: Path) -> Any:
         try:
-            return pq.read_table(path).to_pandas()
+            return read(path)
         except (OSError, pa.ArrowException) as error:
             raise BadInput(f"{path} cannot be read ({error}); delete it and run again") from None
 
@@ -113,8 +141,7 @@ class Store:
         """Finished batches by (first row, end row): from unfinished work, and from smaller or larger sample sets."""
         found: dict[tuple[int, int], pd.DataFrame] = {}
         for path in sorted(self._progress(cell).glob("*.parquet")):
-            first, end = map(int, path.stem.split("-"))
-            found[first, end] = self._read(path)
+            found[_rows(path)] = self._read(path)
         for other in self._relatives(cell):
             records = self.read(other)
             for first in range(0, other.samples, cell.batch_size):
@@ -125,9 +152,15 @@ class Store:
     def _relatives(self, cell: Cell) -> list[Cell]:
         relatives = []
         for path in self.cells.glob("*.parquet"):
-            metadata = pq.read_schema(path).metadata or {}
+            metadata = self._readable(pq.read_schema, path).metadata or {}
             if b"adp-benchmark" in metadata:
                 other = replace(cell_from(json.loads(metadata[b"adp-benchmark"])), published=None)
                 if other.series == cell.series:
                     relatives.append(other)
         return relatives
+
+
+def _rows(path: Path) -> tuple[int, int]:
+    """First row and end row of a batch, from its file's name."""
+    first, end = map(int, path.stem.split("-"))
+    return first, end

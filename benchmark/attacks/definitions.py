@@ -114,8 +114,7 @@ class MIM(_Linf):
         super().__post_init__()
         if self.step_size is not None:
             _positive("step_size", self.step_size)
-        if self.decay < 0:
-            raise BadInput(f"decay is {self.decay:g}; it must be at least 0")
+        _not_negative("decay", self.decay)
 
     @property
     def step(self) -> float:
@@ -158,8 +157,7 @@ class EAD(Attack):
 
     def __post_init__(self) -> None:
         _check_minimiser(self)
-        if self.beta < 0:
-            raise BadInput(f"beta is {self.beta:g}; it must be at least 0")
+        _not_negative("beta", self.beta)
 
 
 @dataclass(frozen=True)
@@ -207,13 +205,17 @@ def _check_minimiser(attack: Any) -> None:
     _positive("c", attack.c)
     _positive("lr", attack.lr)
     _at_least_one("steps", attack.steps)
-    if attack.kappa < 0:
-        raise BadInput(f"kappa is {attack.kappa:g}; it must be at least 0")
+    _not_negative("kappa", attack.kappa)
+
+
+def _not_negative(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise BadInput(f"{name} is {value:g}; it must be a finite number, at least 0")
 
 
 def _positive(name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
-        raise BadInput(f"{name} is {value:g}; it must be above 0")
+        raise BadInput(f"{name} is {value:g}; it must be a finite number above 0")
 
 
 def _at_least_one(name: str, value: int) -> None:

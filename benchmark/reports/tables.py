@@ -112,6 +112,10 @@ class _Layout:
         self.table = table
         self.records = records
         self.datasets = _unique(cell.dataset for cell in cells)
+        libraries: dict[tuple[str, str], set[str]] = {}
+        for cell in cells:
+            libraries.setdefault((cell.dataset, cell.attack), set()).add(cell.library)
+        self.several = {key for key, found in libraries.items() if len(found) > 1}
 
     def defenses(self, dataset: str) -> list[str]:
         return _unique(cell.defense for cell in self.cells if cell.dataset == dataset)
@@ -121,15 +125,19 @@ class _Layout:
 
     def attacks(self, dataset: str, tier: str) -> list[tuple[str, str]]:
         chosen = (cell for cell in self.cells if (cell.dataset, cell.tier) == (dataset, tier))
-        return _unique((cell.attack, cell.parameters) for cell in chosen)
+        return _unique(map(self.attack, chosen))
+
+    def attack(self, cell: Cell) -> tuple[str, str]:
+        """Name and parameters; the library is named where one table has the attack of several."""
+        several = (cell.dataset, cell.attack) in self.several
+        return f"{cell.attack}@{cell.library}" if several else cell.attack, cell.parameters
 
     def of(self, dataset: str, attack: tuple[str, str], tier: str, defense: str) -> list[int]:
         """Positions of the cells (one per seed) behind one number of the table."""
         return [
             position
             for position, cell in enumerate(self.cells)
-            if (cell.dataset, (cell.attack, cell.parameters), cell.tier, cell.defense)
-            == (dataset, attack, tier, defense)
+            if (cell.dataset, self.attack(cell), cell.tier, cell.defense) == (dataset, attack, tier, defense)
         ]
 
     def number(self, positions: list[int], decimals: int = 1) -> str:
@@ -149,15 +157,15 @@ class _Layout:
         """The defense that beats every other on the same images, each difference significant; else none."""
         pooled: dict[str, Any] = {}
         for defense in self.defenses(dataset):
-            found = [self.cells[p].identity for p in self.of(dataset, attack, tier, defense)]
-            frames = [self.records[identity] for identity in found if identity in self.records]
-            if frames:
-                pooled[defense] = pd.concat(frames)["correct"].to_numpy()
+            found = [self.cells[p] for p in self.of(dataset, attack, tier, defense)]
+            done = {cell.seed: self.records[cell.identity] for cell in found if cell.identity in self.records}
+            if done:
+                pooled[defense] = pd.concat({seed: frame.set_index("index")["correct"] for seed, frame in done.items()})
         if len(pooled) < 2:
             return None
         leader = max(pooled, key=lambda name: pooled[name].mean())
         others = [values for name, values in pooled.items() if name != leader]
-        same = all(len(values) == len(pooled[leader]) for values in others)
+        same = all(values.index.equals(pooled[leader].index) for values in others)  # pairs of one image and one seed
         significant = same and all(
             values.mean() < pooled[leader].mean() and mcnemar(pooled[leader], values) < SIGNIFICANT for values in others
         )
@@ -171,6 +179,9 @@ class _Layout:
             shown = [f"{name} {int(values.iloc[0])}" for (data, name), values in counts if data == dataset]
             if shown:
                 lines.append(f"Images on {dataset}: {', '.join(shown)}.")
+        attacked = self.table[self.table["library"] != "none"]
+        for library, rows in attacked.groupby("library", sort=False):
+            lines.append(f"Run by {library}: {', '.join(_unique(rows['attack']))}.")
         trained = self.table.drop_duplicates(["dataset", "defense", "seed"])
         for training, rows in trained.groupby("training", sort=False):
             lines.append(f"Trained with {training}: {', '.join(_unique(rows['defense']))}.")
@@ -267,7 +278,8 @@ def _latex(layout: _Layout, title: str) -> str:
 
 
 def _tex(text: str) -> str:
-    return text.replace("\\", "\\textbackslash{}").replace("_", "\\_").replace("%", "\\%").replace("&", "\\&")
+    words = {"\\": "\\textbackslash{}", "^": "\\textasciicircum{}", "~": "\\textasciitilde{}", "±": "$\\pm$"}
+    return "".join(words.get(sign, f"\\{sign}" if sign in "_%&#${}" else sign) for sign in text)
 
 
 def _head(titles: list[str]) -> list[str]:

@@ -1,0 +1,228 @@
+"""The two tiers attack by their own rules, and what they record is what happened."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmark.attacks import parse_attack
+from benchmark.evaluation import attack_batch, check_tier, seeded, wrong_labels
+from benchmark.models import predict, prepared
+from defenses.ensemble import Ensemble
+from defenses.errors import BadInput
+
+Digits = tuple[Tensor, Tensor]
+FORTY = slice(0, 40)
+
+
+def _run(model: nn.Module, spec: str, tier: str, images: Tensor, labels: Tensor, **others: int) -> pd.DataFrame:
+    with prepared(model):
+        clean = predict(model, images, 100)
+        settings = {"first": 0, "seed": 0, "classes": 10, **others}
+        return attack_batch(model, parse_attack(spec), tier, images, labels, clean, **settings)
+
+
+class _Seen(nn.Module):
+    """Writes down every batch the attack looks at."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.batches: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.requires_grad:
+            self.batches.append(images.detach().clone())
+        return self.model(images)
+
+
+def _two_classes(slope: float) -> nn.Module:
+    """One pixel decides: class 1 above 0.5, class 0 below."""
+    layer = nn.Linear(1, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[-slope], [slope]]))
+        layer.bias.copy_(torch.tensor([slope / 2, -slope / 2]))
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+PIXELS = torch.tensor([0.45, 0.55, 0.1, 0.9]).reshape(4, 1, 1, 1)
+
+
+def test_tier_paper_starts_from_the_prediction_so_a_wrong_image_can_become_right() -> None:
+    labels = torch.tensor([1, 1, 1, 1])  # images 0 and 2 are wrong to begin with
+    found = _run(_two_classes(4.0), "bim(eps=0.1)", "paper", PIXELS, labels, classes=2)
+    assert found["clean_prediction"].tolist() == [0, 1, 0, 1]
+    assert found["adversarial_prediction"].tolist() == [1, 0, 0, 1]
+    assert found["correct"].tolist() == [True, False, False, True]
+    assert found["attacked"].all()
+
+
+def test_tier_strict_leaves_wrong_images_alone_and_counts_them_as_wrong() -> None:
+    labels = torch.tensor([1, 1, 1, 1])
+    model = _Seen(_two_classes(4.0))
+    found = _run(model, "bim(eps=0.1)", "strict", PIXELS, labels, classes=2)
+    assert found["correct"].tolist() == [False, False, False, True]
+    assert found["attacked"].tolist() == [False, True, False, True]
+    assert all(len(batch) == 2 for batch in model.batches), "the wrong ones were not even looked at"
+    assert found["forwards"].sum() == 20 and found["backwards"].sum() == 20
+    assert found["linf"].tolist() == pytest.approx([0, 0.1, 0, 0.1], abs=1e-6)
+
+
+def test_nothing_right_costs_nothing() -> None:
+    model = _Seen(_two_classes(4.0))
+    found = _run(model, "pgd(eps=0.1)", "strict", PIXELS[[0, 2]], torch.tensor([1, 1]), classes=2)
+    assert not found["correct"].any() and not found["attacked"].any() and model.batches == []
+    assert found[["forwards", "backwards", "seconds", "l2"]].to_numpy().sum() == 0
+    assert not found["unmoved"].any(), "only images that should have moved can be unmoved"
+
+
+@pytest.mark.parametrize(
+    ("spec", "tier", "probabilities", "predicted"),
+    [
+        *((f"{name}@torchattacks(eps=0.1)", "paper", True, True) for name in ("fgsm", "bim", "pgd", "mim")),
+        *((f"{name}@torchattacks(c=1)", "paper", False, True) for name in ("cw", "ead")),
+        *((f"{name}@torchattacks(eps=0.1)", "strict", False, False) for name in ("fgsm", "bim", "pgd", "mim")),
+        *((f"{name}@torchattacks(c=1)", "strict", False, False) for name in ("cw", "ead")),
+        ("jsma@torchattacks(gamma=0.5)", "paper", False, False),
+        ("jsma@torchattacks(gamma=0.5)", "strict", False, False),
+    ],
+)
+def test_an_attack_gets_the_outputs_and_labels_of_its_tier(
+    spec: str, tier: str, probabilities: bool, predicted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmark.attacks import torchattacks_backend
+
+    seen: list[Tensor] = []
+
+    def spy(model: nn.Module, images: Tensor, given: Tensor, attack: object) -> Tensor:
+        seen.extend([model(images), given])
+        return images
+
+    monkeypatch.setattr(torchattacks_backend, spec.partition("@")[0], spy)
+    labels = torch.tensor([1, 1, 1, 1])
+    _run(_two_classes(4.0), spec, tier, PIXELS, labels, classes=2)
+    output, given = seen
+    if probabilities:
+        assert torch.allclose(output.sum(-1), torch.ones(len(output)))
+    else:
+        assert (output.amin(-1) == 0).all() and not torch.allclose(output.sum(-1), torch.ones(len(output)))
+    expected = {"paper": [0, 1, 0, 1] if predicted else [1, 1, 1, 1], "strict": [1, 1]}[tier]
+    assert given.tolist() == expected
+
+
+def test_jsma_only_ever_lowers() -> None:
+    labels = torch.tensor([1, 1, 1, 1])
+    found = _run(_two_classes(4.0), "jsma(gamma=1,eps=0.1)", "paper", PIXELS, labels, classes=2)
+    assert found["correct"].tolist() == [False, False, False, True], "lowered from 0.55, never raised from 0.45"
+
+
+def test_records_say_what_happened_to_each_image(ensemble: Ensemble, digits: Digits) -> None:
+    images, labels = digits[0][FORTY], digits[1][FORTY]
+    found = _run(ensemble, "pgd(eps=0.15)", "strict", images, labels, first=100)
+    assert found["index"].tolist() == list(range(100, 140))
+    assert found["label"].tolist() == labels.tolist()
+    right = found["clean_prediction"] == found["label"]
+    assert found["attacked"].equals(right.rename("attacked"))
+    assert (found["correct"] == ((found["adversarial_prediction"] == found["label"]) & right)).all()
+    assert found.loc[right, "linf"].between(0.1, 0.150001).all()
+    assert (found["l0"] <= 64).all() and (found["l2"] <= found["l1"]).all()
+    assert 0 < found["correct"].mean() < right.mean()
+    assert (found["target"] == -1).all() and (found["batch_size"] == 40).all()
+
+
+def test_the_fast_copy_is_attacked_but_the_model_itself_judges(ensemble: Ensemble, digits: Digits) -> None:
+    class Liar(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return torch.zeros(len(images), 10) + 0 * images.sum()
+
+    images, labels = digits[0][FORTY], digits[1][FORTY]
+    with prepared(ensemble):
+        clean = predict(ensemble, images, 40)
+        found = attack_batch(ensemble, parse_attack("fgsm(eps=0.1)"), "strict", images, labels, clean, 0, 0, 10, Liar())
+    assert found["zero_gradient"].sum() == (clean == labels).sum()
+    assert (found["adversarial_prediction"] == found["clean_prediction"]).all()
+
+
+def test_a_planted_violation_is_mended_and_counted(
+    ensemble: Ensemble, digits: Digits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmark.attacks import torchattacks_backend
+
+    images, labels = digits[0][FORTY], digits[1][FORTY]
+
+    def broken(model: nn.Module, images: Tensor, labels: Tensor, attack: object) -> Tensor:
+        found = images.clone()
+        found[0] = float("nan")
+        found[1] += 2
+        found[2] = (found[2] + 0.5) % 1
+        return found
+
+    monkeypatch.setattr(torchattacks_backend, "fgsm", broken)
+    found = _run(ensemble, "fgsm(eps=0.01)", "paper", images, labels)
+    assert found.loc[found["not_finite"], "index"].tolist() == [0]
+    assert found.loc[found["out_of_box"], "index"].tolist() == [1]
+    assert found.loc[found["out_of_ball"], "index"].tolist() == [1, 2]
+    assert found["unmoved"].sum() == 38
+    assert found["linf"].max() <= 0.01 + 1e-6
+    assert found.loc[0, "adversarial_prediction"] == found.loc[0, "clean_prediction"]
+
+
+# --- seeds ---
+
+
+def test_the_same_seed_gives_the_same_records_and_another_another(ensemble: Ensemble, digits: Digits) -> None:
+    images, labels = digits[0][FORTY], digits[1][FORTY]
+
+    def records(seed: int, first: int = 0, spec: str = "pgd(eps=0.1)") -> pd.DataFrame:
+        return _run(ensemble, spec, "strict", images, labels, seed=seed, first=first).drop(columns=["seconds", "index"])
+
+    pd.testing.assert_frame_equal(records(3), records(3))
+    pd.testing.assert_frame_equal(records(3, spec="pgd@art(eps=0.1)"), records(3, spec="pgd@art(eps=0.1)"))
+    for other in (records(4), records(3, first=40)):
+        assert (records(3)["l2"] != other["l2"]).any()
+
+
+def test_seeding_gives_every_generator_back_even_after_an_error() -> None:
+    before = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    with seeded(0, "x", 0):
+        first = (random.random(), np.random.rand(), torch.rand(()).item())
+    with seeded(0, "x", 0):
+        assert (random.random(), np.random.rand(), torch.rand(()).item()) == first
+    with pytest.raises(RuntimeError), seeded(0, "x", 0):
+        raise RuntimeError
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+
+
+def test_targets_are_uniform_over_the_wrong_labels() -> None:
+    labels = torch.arange(9000) % 10
+    targets = wrong_labels(labels, 10, 0, 0)
+    assert (targets != labels).all() and targets.min() >= 0 and targets.max() <= 9
+    counts = torch.bincount((targets - labels) % 10, minlength=10)[1:].double()
+    assert float(((counts - 1000) ** 2 / 1000).sum()) < 26.1, "chi-squared with 8 degrees of freedom, p = 0.001"
+
+
+def test_a_target_depends_on_the_image_and_the_seed_not_on_the_batch() -> None:
+    labels = torch.arange(50) % 10
+    whole = wrong_labels(labels, 10, 0, 0)
+    parts = [wrong_labels(labels[first : first + 7], 10, first, 0) for first in range(0, 50, 7)]
+    assert torch.equal(torch.cat(parts), whole)
+    assert not torch.equal(wrong_labels(labels, 10, 0, 1), whole)
+
+
+def test_a_targeted_attack_records_its_targets(ensemble: Ensemble, digits: Digits) -> None:
+    images, labels = digits[0][FORTY], digits[1][FORTY]
+    found = _run(ensemble, "bim(eps=0.3,targeted=true)", "strict", images, labels, first=10)
+    assert found["target"].tolist() == wrong_labels(labels, 10, 10, 0).tolist()
+    hit = found["adversarial_prediction"] == found["target"]
+    assert hit[found["attacked"]].mean() > 0.5
+
+
+def test_an_unknown_tier_is_bad_input() -> None:
+    assert check_tier("paper") == "paper"
+    with pytest.raises(BadInput, match="unknown tier 'strickt'; did you mean strict"):
+        check_tier("strickt")

@@ -1,0 +1,203 @@
+"""The store keeps what is finished, whole or not at all, and never touches what is not its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmark.cells import Cell
+from benchmark.display import RunDisplay
+from benchmark.runner import run_batches
+from benchmark.store import MANIFEST, Store
+from defenses.errors import BadInput, RunFailed
+
+CELL = Cell(
+    dataset="digits", data_checksum="d", defense="baseline", spec="baseline", members=3, network="mini-resnet",
+    training="", weights="w", attack="cw", parameters="c=1", library="foolbox", library_version="3",
+    settings={"c": 1.0}, tier="strict", samples=25, seed=0, batch_size=10, device="cpu",
+)  # fmt: skip
+FOREIGN = {"preset": "demo", "title": "", "commands": [], "cells": []}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    found = Store(tmp_path / "run")
+    found.open("demo")
+    return found
+
+
+def _records(first: int, end: int) -> pd.DataFrame:
+    return pd.DataFrame({"index": range(first, end), "correct": [True] * (end - first)})
+
+
+class _Attack:
+    """Counts the batches it is asked for, and may be stopped in the middle."""
+
+    def __init__(self, stop_before: int | None = None) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.stop_before = stop_before
+
+    def __call__(self, first: int, end: int) -> pd.DataFrame:
+        if first == self.stop_before:
+            raise KeyboardInterrupt
+        self.asked.append((first, end))
+        return _records(first, end)
+
+
+def _files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- cells ---
+
+
+def test_a_cell_comes_back_as_it_was_written(store: Store) -> None:
+    assert not store.has(CELL)
+    store.write(CELL, _records(0, 25))
+    assert store.has(CELL)
+    pd.testing.assert_frame_equal(store.read(CELL), _records(0, 25))
+    assert not store.has(replace(CELL, seed=1)) and not store.has(replace(CELL, samples=26))
+
+
+def test_the_name_of_a_cells_file_says_what_is_in_it(store: Store) -> None:
+    name = store.path(CELL).name
+    assert name.startswith("baseline-cw-c=1-strict-n25-") and name.endswith(f"{CELL.identity[:16]}.parquet")
+    odd = replace(CELL, defense="../a b/ensemble.safetensors")
+    assert store.path(odd).parent == store.cells
+
+
+def test_a_cell_whose_writing_fails_is_not_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(table: object, file: Path) -> None:
+        file.write_bytes(b"PAR1 half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("benchmark.store.pq.write_table", full)
+    with pytest.raises(RunFailed, match="No space left"):
+        store.write(CELL, _records(0, 25))
+    assert not store.has(CELL) and _files(store.folder) == {}
+
+
+def test_a_damaged_cell_is_named_with_the_remedy(store: Store) -> None:
+    store.write(CELL, _records(0, 25))
+    path = store.path(CELL)
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(BadInput, match=r"cw-c=1.*cannot be read.*delete it and run again"):
+        store.read(CELL)
+    with pytest.raises(BadInput, match="delete it and run again"):
+        store.batches(replace(CELL, samples=50))
+
+
+def test_a_failure_is_remembered_until_the_cell_is_done(store: Store) -> None:
+    store.write_failure(CELL, "ValueError: no")
+    assert store.failure(CELL) == "ValueError: no" and not store.has(CELL)
+    store.write(CELL, _records(0, 25))
+    assert store.failure(CELL) is None
+
+
+# --- progress inside a cell ---
+
+
+def test_a_stopped_cell_goes_on_after_its_last_batch(store: Store) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_batches(store, CELL, _Attack(stop_before=20), RunDisplay())
+    again = _Attack()
+    records = run_batches(store, CELL, again, RunDisplay())
+    assert again.asked == [(20, 25)]
+    assert records["index"].tolist() == list(range(25))
+    store.write(CELL, records)
+    assert [path.suffix for path in _files(store.folder)] == [".parquet"], "progress is gone once the cell is there"
+
+
+def test_more_samples_attack_only_the_new_images(store: Store) -> None:
+    small, large = replace(CELL, samples=20), replace(CELL, samples=40)
+    store.write(small, run_batches(store, small, _Attack(), RunDisplay()))
+    before = store.path(small).read_bytes()
+    again = _Attack()
+    records = run_batches(store, large, again, RunDisplay())
+    assert again.asked == [(20, 30), (30, 40)] and records["index"].tolist() == list(range(40))
+    assert store.path(small).read_bytes() == before
+
+
+def test_fewer_samples_attack_nothing(store: Store) -> None:
+    large, small = replace(CELL, samples=40), replace(CELL, samples=20)
+    store.write(large, run_batches(store, large, _Attack(), RunDisplay()))
+    again = _Attack()
+    assert run_batches(store, small, again, RunDisplay())["index"].tolist() == list(range(20))
+    assert again.asked == []
+
+
+def test_a_smaller_cell_leaves_the_progress_of_a_larger_one(store: Store) -> None:
+    large, small = replace(CELL, samples=40), replace(CELL, samples=20)
+    with pytest.raises(KeyboardInterrupt):
+        run_batches(store, large, _Attack(stop_before=30), RunDisplay())
+    store.write(small, run_batches(store, small, _Attack(stop_before=0), RunDisplay()))
+    again = _Attack()
+    assert run_batches(store, large, again, RunDisplay())["index"].tolist() == list(range(40))
+    assert again.asked == [(30, 40)]
+
+
+def test_a_last_batch_that_was_short_is_not_taken_for_a_whole_one(store: Store) -> None:
+    store.write(CELL, run_batches(store, CELL, _Attack(), RunDisplay()))
+    again = _Attack()
+    run_batches(store, replace(CELL, samples=30), again, RunDisplay())
+    assert again.asked == [(20, 30)], "its result may depend on the batch"
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"weights": "x"}, {"batch_size": 5}, {"tier": "paper"}])
+def test_batches_of_another_series_are_not_taken(store: Store, change: dict[str, object]) -> None:
+    store.write(CELL, run_batches(store, CELL, _Attack(), RunDisplay()))
+    assert store.batches(replace(CELL, **change)) == {}
+
+
+# --- the folder ---
+
+
+def test_a_new_and_an_empty_folder_are_taken(tmp_path: Path) -> None:
+    Store(tmp_path / "new" / "deep").open("demo")
+    (tmp_path / "empty").mkdir()
+    Store(tmp_path / "empty").open("demo")
+
+
+def test_a_folder_is_taken_again_when_a_run_was_killed_in_it_before_anything_was_planned(store: Store) -> None:
+    (store.folder / ".manifest.json.1234.tmp").write_text("{")
+    (store.cells / ".probe.1234").touch()
+    Store(store.folder).open("errors")
+
+
+def test_a_run_of_another_preset_is_refused_and_left_alone(store: Store) -> None:
+    store.write_manifest(FOREIGN)
+    store.write(CELL, _records(0, 25))
+    before = _files(store.folder)
+    with pytest.raises(BadInput, match="holds a run of preset 'demo', not 'errors'; choose another --out"):
+        Store(store.folder).open("errors")
+    assert _files(store.folder) == before
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "cells/other.bin"])
+def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    with pytest.raises(BadInput, match="is not empty and holds no run"):
+        Store(tmp_path).open("demo")
+    assert list(_files(tmp_path)) == [path]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", json.dumps({"preset": "demo"}), '{"name": "a web app"}'])
+def test_a_manifest_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path, content: str) -> None:
+    (tmp_path / MANIFEST).write_text(content)
+    with pytest.raises(BadInput, match=MANIFEST):
+        Store(tmp_path).open("demo")
+    assert (tmp_path / MANIFEST).read_text() == content
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(BadInput, match="cannot write in"):
+        Store(tmp_path / "file").open("demo")
+    with pytest.raises(BadInput, match="holds no run"):
+        Store(tmp_path / "file").manifest()
