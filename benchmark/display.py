@@ -77,6 +77,7 @@ class RunDisplay:
     def finish(self, store: Store) -> None:
         self.stop()
         self.say(f"tables: {store.folder / 'table.md'} and table.csv, table.tex")
+        self.say(f"report: {store.folder / 'report.html'}")
 
     def stop(self) -> None:
         if self.bars.live.is_started:  # stopping bars that never started prints an empty line

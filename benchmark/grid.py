@@ -125,7 +125,7 @@ def narrow(
     """The preset with other tiers, defenses or attacks than its own, where any are given."""
     grids = []
     for grid in preset.grids:
-        chosen = _narrow_attacks(grid.attacks, attacks) if attacks else grid.attacks
+        chosen = _narrow_attacks(grid.attacks, attacks) if attacks and grid.attacks else grid.attacks
         grids.append(
             replace(
                 grid,
@@ -133,21 +133,21 @@ def narrow(
                 defenses=tuple(dict.fromkeys(defenses)) or grid.defenses,
                 attacks=chosen,
                 batch_size=batch_size or grid.batch_size,
-                blackbox=_narrow_section(grid.blackbox, attacks),
-                transfer=_narrow_section(grid.transfer, attacks),
-                detection=_narrow_section(grid.detection, attacks),
+                blackbox=_narrow_section(grid, grid.blackbox, attacks),
+                transfer=_narrow_section(grid, grid.transfer, attacks),
+                detection=_narrow_section(grid, grid.detection, attacks),
                 diversity=None if attacks else grid.diversity,
             )
         )
     return replace(preset, grids=tuple(grids))
 
 
-def _narrow_section(section: Section | None, asked: list[str]) -> Section | None:
-    """With attacks named, other evaluations keep those of the same name, and fall away where none is left."""
+def _narrow_section(grid: Grid, section: Section | None, asked: list[str]) -> Section | None:
+    """Naming attacks asks for white-box rows; in a preset without any, for the attacks of that name elsewhere."""
     if section is None or not asked:
         return section
     names = {text.partition("(")[0].partition("@")[0] for text in asked}
-    kept = tuple(named for named in section.attacks if named.name in names)
+    kept = () if grid.attacks else tuple(named for named in section.attacks if named.name in names)
     return replace(section, attacks=kept) if kept else None
 
 
@@ -163,5 +163,5 @@ def _narrow_attacks(planned: tuple[PlannedAttack, ...], asked: list[str]) -> tup
             continue
         named = parse_attack(text)
         relatives = by_name.get(named.name) or list(planned)
-        chosen.append(replace(relatives[0], named=named))
+        chosen.append(replace(relatives[0], named=named, tiers=()))
     return tuple(dict.fromkeys(chosen))

@@ -17,7 +17,7 @@ from benchmark.display import RunDisplay
 from benchmark.ensembles import Trained, find_or_train, is_checkpoint, load_outside
 from benchmark.evaluations import Subject, find_evaluation
 from benchmark.grid import Grid
-from benchmark.hardware import describe_machine
+from benchmark.hardware import commit, describe_machine
 from benchmark.models import predict, prepared
 from benchmark.planning import Request, left_out, order_cells, plan_cells
 from benchmark.reports import write_report
@@ -116,6 +116,7 @@ def _write_manifest(store: Store, request: Request, cells: list[Cell]) -> None:
             "commands": commands,
             "cells": order_cells([*kept, *asked]),
             "versions": versions(),
+            "commit": commit(),
             "machine": describe_machine(),
         }
     )
@@ -164,13 +165,18 @@ def _run_cells(
 
 
 def run_cell(store: Store, subject: Subject, cell: Cell, display: RunDisplay) -> pd.DataFrame:
-    """Evaluate batch after batch, keeping each; batches that are there already are taken as they are."""
+    """The records of a cell, by the evaluation it names."""
     evaluate = find_evaluation(cell.evaluation)
     attack = None if cell.attack == "none" else parse_attack(f"{cell.attack}@{cell.library}({cell.parameters})")
 
     def one(first: int, end: int) -> pd.DataFrame:
         return evaluate(subject, cell, attack, first, end)
 
+    return run_batches(store, cell, one, display)
+
+
+def run_batches(store: Store, cell: Cell, one: Callable[[int, int], pd.DataFrame], display: RunDisplay) -> pd.DataFrame:
+    """Evaluate batch after batch, keeping each; batches that are there already are taken as they are."""
     finished = store.batches(cell)
     parts = []
     for first in range(0, cell.samples, cell.batch_size):
@@ -178,7 +184,7 @@ def run_cell(store: Store, subject: Subject, cell: Cell, display: RunDisplay) ->
         records = finished.get((first, end))
         if records is None:
             records = _halving(one, first, end, display)
-            if attack is not None and (end < cell.samples or first > 0):
+            if cell.attack != "none" and (end < cell.samples or first > 0):
                 store.write_batch(cell, first, records)
         parts.append(records)
         display.advance(cell, end)

@@ -134,6 +134,8 @@ class CW(Attack):
     kappa: float = 0.1
     steps: int = 1000
     lr: float = 0.01
+    abort_early: bool = True
+    """Stop when, over a tenth of the steps, the summed loss of the batch did not fall: as the authors did."""
     targeted: bool = False
 
     def __post_init__(self) -> None:

@@ -43,7 +43,7 @@ def cw(model: nn.Module, images: Tensor, labels: Tensor, attack: CW) -> Tensor:
         stepsize=attack.lr,
         confidence=attack.kappa,
         initial_const=attack.c,
-        abort_early=True,
+        abort_early=attack.abort_early,
     )
     return _minimise(runner, model, images, labels, attack.targeted)
 

@@ -16,7 +16,8 @@ def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tens
 
     Probabilities sum to one, so ∂p_y/∂x_i > 0 implies that the other classes' sum falls with x_i: the saliency
     map of the paper is then (∂p_y/∂x_i)², largest where ∂p_y/∂x_i is. All images of a batch move together, one
-    gradient per step. A scalar may be taken again; one that is at 0 already stays there.
+    gradient per step. A scalar may be taken again; one that is at 0 already stays there. As in the authors' code,
+    a scalar at 1 is never taken.
     """
     adversarial = images.clone(memory_format=torch.contiguous_format)  # flatten below must be a view
     rows = torch.arange(len(images), device=images.device)
@@ -26,7 +27,7 @@ def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tens
         (gradient,) = torch.autograd.grad(probability.sum(), adversarial)
         adversarial = adversarial.detach()
         flat = adversarial.flatten(1)
-        chosen = gradient.flatten(1).argmax(1)
+        chosen = gradient.flatten(1).masked_fill(flat >= 1, -torch.inf).argmax(1)
         flat[rows, chosen] = (flat[rows, chosen] - attack.eps).clamp_min(0.0)
     return adversarial
 

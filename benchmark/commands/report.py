@@ -1,4 +1,4 @@
-"""``adp-bench report``: make the tables of a run folder again, from its cells alone."""
+"""``adp-bench report``: make the tables, figures and page of a run folder again, from its cells alone."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 
 
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]) -> None:
-    """Write every table of a run again, from what is stored; no model is touched."""
+    """Write every table, figure and the page of a run again, from what is stored; no model is touched."""
     from benchmark.reports import write_report
     from benchmark.store import Store
 
     write_report(Store(folder))
-    typer.echo(folder / "table.md")
+    typer.echo(folder / "report.html")

@@ -7,6 +7,7 @@ from benchmark.reports.curves import curve_figures
 from benchmark.reports.detection import detection_figures, detection_table
 from benchmark.reports.diversity import diversity_figures
 from benchmark.reports.figures import keep
+from benchmark.reports.page import write_page
 from benchmark.reports.strip import strip_figures
 from benchmark.reports.tables import read_rows, write_tables
 from benchmark.reports.transfer import transfer_figures, transfer_table
@@ -15,7 +16,7 @@ from defenses.files import write_text
 
 
 def write_report(store: Store) -> None:
-    """Write every table and figure of a run folder."""
+    """Write every table and figure of a run folder, and the page that holds them all."""
     write_tables(store)
     write_comparison(store)
     for name, table in (("transfer", transfer_table(store)), ("detection", detection_table(store))):
@@ -30,3 +31,4 @@ def write_report(store: Store) -> None:
         *strip_figures(store, cells),
     ]
     keep(store.folder / "figures", figures)
+    write_page(store, figures)

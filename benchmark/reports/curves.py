@@ -21,6 +21,10 @@ def curve_figures(cells: list[Cell], table: pd.DataFrame) -> list[Figure]:
     rows["rest"] = [
         ",".join(f"{key}={value}" for key, value in cell.settings.items() if key not in STRENGTH) for cell in cells
     ]
+    rows["unusual"] = [
+        ",".join(part for part in cell.parameters.split(",") if part.partition("=")[0] not in STRENGTH)
+        for cell in cells
+    ]
     rows = rows[rows["strength"].notna() & rows["accuracy"].notna()]
     keys = ["dataset", "attack", "library", "tier", "rest"]
     return [
@@ -57,6 +61,7 @@ def _curve(rows: pd.DataFrame, parameter: str) -> Figure:
         if left
         else f"Every curve falls below {FALLEN:g} % by {strongest}, as it must."
     )
-    title = f"Accuracy against the strength of {attack} on {dataset}, tier {tier}"
+    library, rest = str(rows["library"].iloc[0]).partition(" ")[0], str(rows["unusual"].iloc[0])
+    title = f"Accuracy against the strength of {attack}{f'({rest})' if rest else ''} on {dataset}, tier {tier}"
     columns = ["defense", "seed", "strength", "accuracy", "ci_low", "ci_high", "samples"]
-    return Figure(slug("curve", dataset, attack, tier), title, words, figure, rows[columns])
+    return Figure(slug("curve", dataset, attack, library, rest, tier), title, words, figure, rows[columns])

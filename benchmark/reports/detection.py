@@ -9,7 +9,7 @@ from scipy import stats
 
 from benchmark.cells import Cell
 from benchmark.evaluations.detection import SCORES
-from benchmark.reports.figures import Figure, canvas, look, slug, style
+from benchmark.reports.figures import Figure, canvas, look, seed_mark, slug, style
 from benchmark.store import Store
 
 Scores = NDArray[np.float64]
@@ -105,7 +105,7 @@ def detection_figures(store: Store) -> list[Figure]:
             f"{row.attack}({row.parameters}) {row.auc:.2f}" for row in areas.itertuples()
         )
         title = f"Detection by the ensemble's own scores: {clean_cell.defense} on {clean_cell.dataset}"
-        name = slug("detection", clean_cell.dataset, clean_cell.defense)
+        name = slug("detection", clean_cell.dataset, clean_cell.defense, seed_mark(clean_cell.seed))
         figures.append(Figure(name, title, words + ".", figure, pd.concat(curves, ignore_index=True)))
     return figures
 

@@ -83,6 +83,11 @@ def keep(folder: Path, figures: Sequence[Figure]) -> None:
         write_text(folder / f"{figure.name}.csv", figure.data.to_csv(index=False, lineterminator="\n"))
 
 
+def seed_mark(seed: int) -> str:
+    """What tells figures of several seeds apart; the first one needs no mark."""
+    return f"seed{seed}" if seed else ""
+
+
 def slug(*words: str) -> str:
     """A file name from words."""
     return "-".join("".join(c if c.isalnum() or c in ".+=" else "-" for c in word).strip("-") for word in words if word)

@@ -98,13 +98,13 @@ def write_tables(store: Store) -> None:
     """Write table.csv, table.md and table.tex."""
     cells, table, records = read_rows(store)
     write_text(store.folder / "table.csv", table.to_csv(index=False, lineterminator="\n"))
-    layout = _Layout(cells, table, records)
+    layout = Layout(cells, table, records)
     manifest = store.manifest()
     write_text(store.folder / "table.md", _markdown(layout, manifest["title"]))
     write_text(store.folder / "table.tex", _latex(layout, manifest["title"]))
 
 
-class _Layout:
+class Layout:
     """The numbers of a table, arranged as the paper does."""
 
     def __init__(self, cells: list[Cell], table: pd.DataFrame, records: dict[str, pd.DataFrame]) -> None:
@@ -191,7 +191,7 @@ class _Layout:
         return lines
 
 
-def _markdown(layout: _Layout, title: str) -> str:
+def _markdown(layout: Layout, title: str) -> str:
     lines = [
         f"# {title}",
         "",
@@ -221,7 +221,7 @@ def _tier_title(tier: str) -> str:
     return "no attack" if tier == "clean" else f"tier {tier}"
 
 
-def _quirks(layout: _Layout, dataset: str) -> list[str]:
+def _quirks(layout: Layout, dataset: str) -> list[str]:
     """How much of each number is owed to the paper's way of attacking: paper minus strict, in points."""
     if not {"paper", "strict"} <= set(layout.tiers(dataset)):
         return []
@@ -245,7 +245,7 @@ def _quirks(layout: _Layout, dataset: str) -> list[str]:
     return [*lines, ""]
 
 
-def _latex(layout: _Layout, title: str) -> str:
+def _latex(layout: Layout, title: str) -> str:
     lines = ["% needs \\usepackage{booktabs}"]
     for dataset in layout.datasets:
         defenses = layout.defenses(dataset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from benchmark.reports.figures import Figure, canvas, slug, style
+from benchmark.reports.figures import Figure, canvas, seed_mark, slug, style
 from benchmark.statistics import accuracy_interval
 from benchmark.store import Store
 
@@ -105,4 +105,5 @@ def _heatmaps(rows: pd.DataFrame) -> Figure:
         f"Share of images that fool their source and also fool another member which was right before: {rates} %."
     )
     title = f"Transfer between members on {dataset}: {attack}({parameters}), {mode}"
-    return Figure(slug("transfer", dataset, attack, parameters, mode), title, words, figure, rows)
+    name = slug("transfer", dataset, attack, parameters, mode, seed_mark(int(rows["seed"].iloc[0])))
+    return Figure(name, title, words, figure, rows)

@@ -57,7 +57,7 @@ def _loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def test_every_attack_of_the_paper_is_in_the_table() -> None:
-    assert set(SETTINGS) == set(ATTACKS.names())
+    assert set(SETTINGS) == set(ATTACKS.names()) - {"evasive"}  # ours, for ensembles alone
     assert len(EVERY) == 3 * len(SETTINGS)
 
 
@@ -246,7 +246,8 @@ def test_jsma_equals_the_same_attack_on_one_image_after_the_other_in_float64(
             logits = ensemble.member_logits(point[None])[:, 0]
             logits.softmax(-1).mean(0)[label].backward()
             assert point.grad is not None
-            where = np.unravel_index(int(point.grad.argmax()), point.shape)
+            allowed = torch.where(current < 1, point.grad, -torch.inf)  # a scalar at 1 is never taken
+            where = np.unravel_index(int(allowed.argmax()), point.shape)
             current[where] = max(0.0, float(current[where]) - 0.2)
         assert torch.allclose(current, batched, atol=1e-12)
         assert not torch.equal(current, image)

@@ -43,6 +43,7 @@ CHANGES: dict[str, Any] = {
     "seed": 1,
     "batch_size": 100,
     "device": "cuda",
+    "evaluation": "blackbox",
 }
 NAMES: dict[str, Any] = {
     "defense": "mine",

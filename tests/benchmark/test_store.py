@@ -65,7 +65,7 @@ def test_a_cell_comes_back_as_it_was_written(store: Store) -> None:
 
 def test_the_name_of_a_cells_file_says_what_is_in_it(store: Store) -> None:
     name = store.path(CELL).name
-    assert name.startswith("baseline-cw-c=1-strict-n25-") and name.endswith(f"{CELL.identity[:16]}.parquet")
+    assert name.startswith("whitebox-baseline-cw-c=1-strict-n25-") and name.endswith(f"{CELL.identity[:16]}.parquet")
     odd = replace(CELL, defense="../a b/ensemble.safetensors")
     assert store.path(odd).parent == store.cells
 

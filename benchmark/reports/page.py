@@ -1,0 +1,574 @@
+"""report.html: one page that holds a whole run and needs no network, no mouse and no good eyes to be read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from numpy.typing import NDArray
+
+from benchmark.cells import Cell
+from benchmark.reports.detection import detection_table
+from benchmark.reports.figures import Figure
+from benchmark.reports.tables import SIGNIFICANT, Layout, read_rows
+from benchmark.reports.transfer import transfer_table
+from benchmark.statistics import accuracy_interval, mcnemar
+from benchmark.store import Store
+from defenses.files import write_text
+
+NOTHING = "–"
+TIERS = {
+    "paper": "the attacks as published, quirks included",
+    "strict": "the same attacks with true labels and correct outputs; what was wrong before counts as wrong",
+    "strong": "attacks of today, per-image worst case",
+    "black-box": "images made on a surrogate ensemble that was trained with another seed",
+}
+KINDS = {
+    "curve": "Security curves",
+    "transfer": "Transferability",
+    "detection": "Detection",
+    "diversity": "Diversity",
+    "geometry": "Diversity",
+    "features": "Diversity",
+    "attacks": "A look at the attacks",
+}
+"""Headings of the figures, by the first word of their names."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table; rows are named by the columns that head them."""
+
+    title: str
+    note: str = ""
+    number: bool = True
+    heads: bool = False
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a table: what it says, a smaller note below, and what it is sorted by where that is not its text."""
+
+    text: str
+    note: str = ""
+    order: str = ""
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in the order in which it is first shown; a break is a row that begins another group."""
+
+    caption: str
+    columns: list[Column]
+    rows: list[list[Field]]
+    breaks: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its SVG inside, so that nothing is fetched and no two figures share identifiers."""
+
+    name: str
+    title: str
+    words: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A cell that a reader must not overlook."""
+
+    kind: str
+    dataset: str
+    title: str
+    words: str
+
+
+def write_page(store: Store, figures: Sequence[Figure]) -> None:
+    """Write report.html from the store and from figures that are kept in its folder already."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["digest"] = _digest
+    write_text(
+        store.folder / "report.html", environment.get_template("report.html.j2").render(_content(store, figures))
+    )
+
+
+def _digest(script: str) -> str:
+    """The hash by which a page allows its own script and no other."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _content(store: Store, figures: Sequence[Figure]) -> dict[str, Any]:
+    manifest = store.manifest()
+    asked = store.asked()
+    cells, table, records = read_rows(store)
+    run = _Run(cells, table, records)
+    warned = _warned(store, asked, cells, table)
+    groups: dict[str, list[Picture]] = {}
+    for figure in figures:
+        groups.setdefault(_kind(figure.name), []).append(_picture(store, figure))
+    more = {
+        "Transferability": _plain("transfer.csv: every source and target, in percent", transfer_table(store)),
+        "Detection": _plain("detection.csv: area under the ROC curve and share caught", detection_table(store)),
+    }
+    return {
+        "title": manifest["title"],
+        "preset": manifest["preset"],
+        "counts": _counts(store, asked, warned),
+        "summary": _summary(run),
+        "strong": "strong" in {cell.tier for cell in cells},
+        "warned": warned,
+        "glances": [found for dataset in run.datasets if (found := _glance(run, dataset))],
+        "clean": [_clean(run, dataset) for dataset in run.datasets],
+        "tiers": [found for dataset in run.datasets if (found := _tiers(run, dataset))],
+        "tier_words": {tier: words for tier, words in TIERS.items() if tier in set(table["tier"])},
+        "groups": groups,
+        "more": {kind: found for kind, found in more.items() if found},
+        "tidy": _plain("table.csv: one row per cell, accuracies in percent", table),
+        "commands": manifest.get("commands", []),
+        "versions": manifest.get("versions", {}),
+        "machine": manifest.get("machine", {}),
+        "ensembles": _ensembles(asked),
+        "attacks": _attacks(asked),
+    }
+
+
+# --- what the run says in a few sentences ---
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """Per defense, whether each image stays right under every attack of one budget."""
+
+    budget: str
+    attacks: list[str]
+    images: int
+    right: dict[str, NDArray[np.bool_]]
+    """Images of all seeds, one after the other; only defenses for which every cell is finished."""
+    seeds: int
+
+    def number(self, defense: str) -> str:
+        return f"{100 * float(self.right[defense].mean()):.1f}"
+
+    def interval(self, defense: str) -> str:
+        """Clopper–Pearson over the images; several seeds share images, so they get none."""
+        if self.seeds > 1:
+            return ""
+        low, high = accuracy_interval(int(self.right[defense].sum()), self.images)
+        return f"{100 * low:.1f} to {100 * high:.1f}"
+
+    def leads(self, leader: str) -> bool:
+        """Ahead of every other defense on the same images, each difference significant."""
+        mine = self.right[leader]
+        return all(
+            len(mine) == len(values) and mine.mean() > values.mean() and mcnemar(mine, values) < SIGNIFICANT
+            for defense, values in self.right.items()
+            if defense != leader
+        )
+
+
+class _Run(Layout):
+    """The numbers of a run, as the tables arrange them, and what follows from several of them."""
+
+    def attacked(self, dataset: str) -> list[str]:
+        found = {cell.tier for cell in self.cells if cell.dataset == dataset and cell.attack != "none"}
+        return [tier for tier in TIERS if tier in found] + sorted(found - set(TIERS))
+
+    def worst_case(self, dataset: str, tier: str) -> WorstCase | None:
+        """Over the L∞ attacks of the budget that most attacks share: bounds of other kinds do not compare."""
+        budgets: dict[float, list[Cell]] = {}
+        for cell in self.cells:
+            # JSMA calls its step eps, too; its bound is gamma
+            if (cell.dataset, cell.tier) == (dataset, tier) and "eps" in cell.settings and "gamma" not in cell.settings:
+                budgets.setdefault(float(cell.settings["eps"]), []).append(cell)
+        if not budgets:
+            return None
+        eps = max(budgets, key=lambda budget: len({_setting(cell) for cell in budgets[budget]}))
+        chosen = budgets[eps]
+        finished = [cell for cell in chosen if cell.identity in self.records]
+        images = min((len(self.records[cell.identity]) for cell in finished), default=0)
+        settings = list(dict.fromkeys(_setting(cell) for cell in chosen))
+        right: dict[str, NDArray[np.bool_]] = {}
+        seeds = {cell.seed for cell in chosen}
+        for defense in self.defenses(dataset):
+            mine = [cell for cell in finished if cell.defense == defense]
+            if {(_setting(cell), cell.seed) for cell in mine} == {(s, seed) for s in settings for seed in seeds}:
+                per_seed = [
+                    [
+                        self.records[cell.identity]["correct"].to_numpy(dtype=bool)[:images]
+                        for cell in mine
+                        if s == cell.seed
+                    ]
+                    for s in sorted(seeds)
+                ]
+                right[defense] = np.concatenate([np.logical_and.reduce(values) for values in per_seed])
+        names = list(dict.fromkeys(attack for attack, _, _ in settings))
+        return WorstCase(f"ε = {eps:g}", names, images, right, len(seeds)) if right else None
+
+    def lowest(self, dataset: str, tier: str) -> dict[str, tuple[float, str]]:
+        """Per defense with every attack of the tier finished: the lowest accuracy and the attack that gives it."""
+        found = {}
+        attacks = self.attacks(dataset, tier)
+        for defense in self.defenses(dataset):
+            values = {}
+            for attack in attacks:
+                numbers = self.table["accuracy"].iloc[self.of(dataset, attack, tier, defense)]
+                if len(numbers) and numbers.notna().all():
+                    values[attack] = float(numbers.mean())
+            if attacks and len(values) == len(attacks):
+                worst = min(values, key=lambda attack: values[attack])
+                found[defense] = values[worst], _attack_title(*worst)
+        return found
+
+
+def _setting(cell: Cell) -> tuple[str, str, str]:
+    return cell.attack, cell.parameters, cell.library
+
+
+def _attack_title(attack: str, parameters: str) -> str:
+    return f"{attack}({parameters})" if parameters else attack
+
+
+def _summary(run: _Run) -> list[tuple[str, str]]:
+    """Per dataset and tier, what it is about and what was found."""
+    sentences = []
+    for dataset in run.datasets:
+        for tier in run.attacked(dataset):
+            words = [*_worst_words(run.worst_case(dataset, tier)), *_lowest_words(run, dataset, tier)]
+            chosen = run.table[(run.table["dataset"] == dataset) & (run.table["tier"] == tier)]
+            if flagged := int(((chosen["samples"] > 0) & (chosen["flags"] != "")).sum()):
+                words.append(f"Flagged: {flagged} of {len(chosen)} cells; see below before believing the order.")
+            if words:
+                sentences.append((f"{dataset}, tier {tier}", " ".join(words)))
+    return sentences
+
+
+def _worst_words(worst: WorstCase | None) -> list[str]:
+    if worst is None:
+        return []
+    ranked = sorted(worst.right, key=lambda defense: float(worst.right[defense].mean()))
+    attacks = worst.attacks
+    under = f"under L∞ {attacks[0]}" if len(attacks) == 1 else f"under each of the L∞ attacks {_list(attacks)}"
+    seeds = f", {worst.seeds} seeds" if worst.seeds > 1 else ""
+
+    def says(defense: str) -> str:
+        interval = worst.interval(defense)
+        return f"{worst.number(defense)} % for {defense}" + (f" (95 % interval {interval})" if interval else "")
+
+    start = f"the share of {worst.images} images{seeds} still classified correctly {under} at {worst.budget} is"
+    if len(ranked) == 1:
+        return [f"{start} {says(ranked[0])}."]
+    lead = (
+        f"{ranked[-1]} is ahead of every other defense, each difference significant (McNemar, {100 * SIGNIFICANT:g} %)."
+    )
+    none = "No defense is significantly ahead of all others."
+    return [
+        f"{start} highest, {says(ranked[-1])}, and lowest, {says(ranked[0])}.",
+        lead if worst.leads(ranked[-1]) else none,
+    ]
+
+
+def _lowest_words(run: _Run, dataset: str, tier: str) -> list[str]:
+    lowest = run.lowest(dataset, tier)
+    settings = len(run.attacks(dataset, tier))
+    if not lowest:
+        return ["No defense has every attack of this tier finished."]
+    if settings == 1:
+        return []
+    low, high = (f"{pick(value for value, _ in lowest.values()):.1f}" for pick in (min, max))
+    span = f"{low} %" if low == high else f"between {low} and {high} %, depending on the defense"
+    missing = len(run.defenses(dataset)) - len(lowest)
+    left = f"; {missing} with unfinished attacks left out" if missing else ""
+    return [f"The lowest accuracy among the {settings} attack settings of the tier is {span}{left}."]
+
+
+def _list(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _counts(store: Store, asked: list[Cell], warned: list[Warned]) -> str:
+    finished = [cell for cell in asked if store.has(cell)]
+    defenses = len({cell.defense for cell in asked})
+    datasets = list(dict.fromkeys(cell.dataset for cell in asked))
+    kinds = {kind: sum(1 for one in warned if one.kind == kind) for kind in ("failed", "not run", "flagged")}
+    told = [f"{count} {kind}" for kind, count in kinds.items() if count]
+    images = f", up to {max(cell.samples for cell in finished)} test images in a cell" if finished else ""
+    return (
+        f"{len(finished)} of {len(asked)} cells are finished: {defenses} defense{'s' * (defenses != 1)} "
+        f"on {_list(datasets) if datasets else 'nothing'}{images}. "
+        + (f"To be read with care: {_list(told)}." if told else "No cell failed and none is flagged.")
+    )
+
+
+def _warned(store: Store, asked: list[Cell], cells: list[Cell], table: pd.DataFrame) -> list[Warned]:
+    flags = {cell.identity: str(words) for cell, words in zip(cells, table["flags"], strict=True)}
+    found = []
+    for cell in asked:
+        if not store.has(cell):
+            reason = store.failure(cell)
+            kind, words = ("failed", reason) if reason else ("not run", "no result yet; run the command again")
+            found.append(Warned(kind, cell.dataset, cell.title, words))
+        elif flags.get(cell.identity):
+            found.append(Warned("flagged", cell.dataset, cell.title, flags[cell.identity]))
+    return sorted(found, key=lambda one: ("failed", "not run", "flagged").index(one.kind))
+
+
+# --- tables ---
+
+
+def _glance(run: _Run, dataset: str) -> Table | None:
+    """A row per defense: clean accuracy, and per tier the worst case of one budget and the lowest of all."""
+    tiers = run.attacked(dataset)
+    if not tiers:
+        return None
+    columns = [Column("defense", number=False, heads=True), Column("clean")]
+    worst = {tier: run.worst_case(dataset, tier) for tier in tiers}
+    lowest = {tier: run.lowest(dataset, tier) for tier in tiers}
+    for tier in tiers:
+        found = worst[tier]
+        columns += [Column(tier, f"L∞ {found.budget}")] if found else []
+        columns.append(Column(tier, "any attack"))
+    rows = []
+    for defense in run.defenses(dataset):
+        row = [Field(defense), _clean_field(run, dataset, defense)]
+        for tier in tiers:
+            found = worst[tier]
+            if found and defense in found.right:
+                bold = len(found.right) > 1 and found.leads(defense)
+                row.append(_number(found.number(defense), found.interval(defense), bold))
+            elif found:
+                row.append(Field(NOTHING, "unfinished"))
+            if defense in lowest[tier]:
+                row.append(_number(f"{lowest[tier][defense][0]:.1f}", lowest[tier][defense][1]))
+            else:
+                row.append(Field(NOTHING, "unfinished"))
+        rows.append(row)
+    return Table(
+        f"{dataset}: images still classified correctly, in percent. L∞: under every attack of that budget; "
+        "any attack: the lowest accuracy of the tier and the attack that gives it",
+        columns,
+        rows,
+    )
+
+
+def _clean_field(run: _Run, dataset: str, defense: str) -> Field:
+    """Clean accuracy of the ensemble on the most images there are."""
+    rows = run.table[(run.table["dataset"] == dataset) & (run.table["defense"] == defense) & (run.table["samples"] > 0)]
+    rows = rows[(rows["attack"] != "none") | (rows["parameters"] == "classifier=ensemble")]
+    if rows.empty:
+        return Field(NOTHING)
+    most = rows[rows["samples"] == rows["samples"].max()].drop_duplicates("seed")
+    return _accuracy(most["clean_accuracy"], f"{int(most['samples'].iloc[0])} images")
+
+
+def _clean(run: _Run, dataset: str) -> Table:
+    """Accuracy without an attack of every member and of the ensemble, with the published number."""
+    parameters = [p for attack, p in run.attacks(dataset, "clean") if attack == "none"]
+    columns = [Column("defense", number=False, heads=True)]
+    columns += [Column(name.removeprefix("classifier=")) for name in parameters] or [Column("ensemble")]
+    rows = []
+    for defense in run.defenses(dataset):
+        row = [Field(defense)]
+        for name in parameters:
+            positions = run.of(dataset, ("none", name), "clean", defense)
+            row.append(_measured(run, positions, with_published=True))
+        rows.append(row if parameters else [*row, _clean_field(run, dataset, defense)])
+    return Table(f"{dataset}: accuracy in percent on unharmed test images", columns, rows)
+
+
+def _tiers(run: _Run, dataset: str) -> Table | None:
+    """A row per attack and defense, a column per tier: what the way of attacking makes of the same defense."""
+    tiers = run.attacked(dataset)
+    cells = [cell for cell in run.cells if cell.dataset == dataset and cell.attack != "none"]
+    if not cells:
+        return None
+    keys = [(cell.attack, cell.parameters, cell.tier, cell.defense, cell.seed) for cell in cells]
+    several = len(set(keys)) < len(keys)  # the same attack from several libraries: a row each
+    published = any(cell.published is not None for cell in cells)
+    quirks = {"paper", "strict"} <= set(tiers)
+    columns = [Column("attack", number=False, heads=True), Column("defense", number=False, heads=True)]
+    columns += [Column("published")] if published else []
+    columns += [Column(tier) for tier in tiers]
+    columns += [Column("paper − strict")] if quirks else []
+    rows: list[list[Field]] = []
+    breaks = set()
+    names = list(dict.fromkeys(cell.attack for cell in cells))
+    settings = dict.fromkeys((c.attack, c.parameters, c.library if several else "") for c in cells)
+    for attack, parameters, library in sorted(settings, key=lambda setting: names.index(setting[0])):
+        breaks.add(len(rows))
+        leaders = {tier: None if several else run.best(dataset, (attack, parameters), tier) for tier in tiers}
+        for defense in run.defenses(dataset):
+            fields = [_attack_field(attack, parameters, library), Field(defense)]
+            positions = {
+                tier: [
+                    p
+                    for p in run.of(dataset, (attack, parameters), tier, defense)
+                    if library in ("", run.cells[p].library)
+                ]
+                for tier in tiers
+            }
+            every = [p for found in positions.values() for p in found]
+            if not every:
+                continue
+            if published:
+                fields.append(Field(run.published(every) or NOTHING))
+            fields += [replace(_measured(run, positions[tier]), bold=leaders[tier] == defense) for tier in tiers]
+            if quirks:
+                gap = _mean(run, positions["paper"]) - _mean(run, positions["strict"])
+                fields.append(Field(NOTHING) if np.isnan(gap) else _signed(gap))
+            rows.append(fields)
+    return Table(f"{dataset}: accuracy in percent under attack, by tier", columns, rows, frozenset(breaks))
+
+
+def _attack_field(attack: str, parameters: str, library: str = "") -> Field:
+    """Sorted by name, then by parameters."""
+    note = f"{parameters.replace(',', ', ')} {library}".strip()
+    return Field(attack, note, f"{attack} {note}")
+
+
+def _mean(run: _Run, positions: list[int]) -> float:
+    return float(pd.to_numeric(run.table["accuracy"].iloc[positions]).mean())
+
+
+def _signed(value: float) -> Field:
+    value = round(value, 1) + 0.0  # no minus zero
+    return Field(f"{value:+.1f}".replace("-", "−"), order=f"{value:.1f}")
+
+
+def _measured(run: _Run, positions: list[int], with_published: bool = False) -> Field:
+    """The accuracy of one cell with its interval, or the mean of several seeds with their spread."""
+    rows = run.table.iloc[positions]
+    rows = rows[rows["accuracy"].notna()]
+    if rows.empty:
+        failed = any(str(words).startswith("failed") for words in run.table["flags"].iloc[positions])
+        return Field(NOTHING, "failed" if failed else "not run" if positions else "")
+    note = f"{rows['ci_low'].iloc[0]:.1f} to {rows['ci_high'].iloc[0]:.1f}" if len(rows) == 1 else f"{len(rows)} seeds"
+    if with_published and run.published(positions):
+        note += f"; published {run.published(positions)}"
+    return _accuracy(rows["accuracy"], note)
+
+
+def _accuracy(values: pd.Series[float], note: str) -> Field:
+    if len(values) == 1:
+        return _number(f"{values.iloc[0]:.1f}", note)
+    mean, spread = f"{values.mean():.1f}", f"{values.std(ddof=1):.1f}"
+    return Field(f"{mean} ± {spread}", note, mean)
+
+
+def _number(text: str, note: str, bold: bool = False) -> Field:
+    return Field(text, note, text, bold)
+
+
+def _ensembles(cells: Iterable[Cell]) -> Table:
+    """What was trained, and how; a checkpoint from outside says nothing of its training."""
+    columns = [
+        Column("defense", number=False, heads=True),
+        Column("dataset", number=False),
+        Column("spec", number=False),
+        Column("members"),
+        Column("network", number=False),
+        Column("training", number=False),
+        Column("seed"),
+        Column("weights, sha256", number=False),
+    ]
+    rows = dict.fromkeys(
+        (
+            cell.defense,
+            cell.dataset,
+            cell.spec,
+            str(cell.members),
+            cell.network,
+            cell.training or "from outside",
+            str(cell.seed),
+            f"{cell.weights[:16]}…",
+        )
+        for cell in cells
+    )
+    return Table("Ensembles and how each was trained", columns, [[Field(text) for text in row] for row in rows])
+
+
+def _attacks(cells: Iterable[Cell]) -> Table:
+    """Every attack with every parameter, the library that ran it, and on how many images."""
+    columns = [
+        Column("attack", number=False, heads=True),
+        Column("evaluation", number=False),
+        Column("tiers", number=False),
+        Column("library", number=False),
+        Column("settings", number=False),
+        Column("images", number=False),
+        Column("dataset", number=False),
+        Column("batch"),
+        Column("device", number=False),
+    ]
+    found: dict[tuple[str, ...], dict[str, dict[str, None]]] = {}
+    for cell in cells:
+        if cell.attack == "none":
+            continue
+        hidden = ("source", "targeted", "surrogate")
+        settings = ", ".join(f"{key} {value}" for key, value in sorted(cell.settings.items()) if key not in hidden)
+        parameters = cell.parameters.replace(",targeted=true", "")
+        key = (cell.attack, parameters, cell.evaluation, f"{cell.library} {cell.library_version}".strip(), settings)
+        rest = found.setdefault((*key, cell.dataset, str(cell.batch_size), cell.device), {"tiers": {}, "images": {}})
+        rest["tiers"][cell.tier] = None
+        rest["images"][str(cell.samples)] = None
+    rows = [
+        [
+            _attack_field(attack, parameters),
+            Field(evaluation),
+            Field(", ".join(rest["tiers"])),
+            Field(library),
+            Field(settings),
+            Field(", ".join(rest["images"])),
+            Field(dataset),
+            Field(batch),
+            Field(device),
+        ]
+        for (attack, parameters, evaluation, library, settings, dataset, batch, device), rest in found.items()
+    ]
+    return Table("Attacks: libraries with versions, every parameter, and the first so many test images", columns, rows)
+
+
+def _plain(caption: str, frame: pd.DataFrame) -> Table | None:
+    """A CSV as it is."""
+    if frame.empty:
+        return None
+    numbers = {name: pd.api.types.is_numeric_dtype(frame[name]) for name in frame.columns}
+    head = "defense" if "defense" in frame.columns else frame.columns[0]
+    names = [head, *(name for name in frame.columns if name != head)]  # what stays in view when the rest scrolls
+    columns = [Column(str(name).replace("_", " "), number=numbers[name], heads=name == head) for name in names]
+    rows = [[Field(_text(value)) for value in row] for row in frame[names].itertuples(index=False)]
+    return Table(caption, columns, rows)
+
+
+def _text(value: Any) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)) or value == "":
+        return NOTHING
+    return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+# --- figures ---
+
+
+def _kind(name: str) -> str:
+    return KINDS.get(name.split("-")[0], "More figures")
+
+
+def _picture(store: Store, figure: Figure) -> Picture:
+    svg = (store.folder / "figures" / f"{figure.name}.svg").read_bytes()
+    return Picture(
+        figure.name, figure.title, figure.words, f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    )

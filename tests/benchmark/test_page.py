@@ -1,0 +1,435 @@
+"""The page of a run holds every number, fetches nothing, and works by keyboard; in a browser where there is one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmark.cells import Cell
+from benchmark.reports.figures import Figure, canvas, keep, style
+from benchmark.reports.page import write_page
+from benchmark.store import Store
+
+IMAGES = 50
+
+
+def _cell(defense: str, attack: str, tier: str, **others: Any) -> Cell:
+    settings = others.pop("settings", {"eps": 0.1} if attack != "none" else {"classifier": "ensemble"})
+    parameters = ",".join(f"{key}={value}" for key, value in settings.items())
+    given: dict[str, Any] = {
+        "dataset": "digits",
+        "data_checksum": "0" * 64,
+        "defense": defense,
+        "spec": defense,
+        "members": 2,
+        "network": "mini-resnet",
+        "training": "fast recipe, 12 epochs, seed 0",
+        "weights": f"{sum(map(ord, defense)):064x}",
+        "attack": attack,
+        "parameters": parameters,
+        "library": "none" if attack == "none" else "torchattacks",
+        "library_version": "" if attack == "none" else "3.5.1",
+        "settings": settings,
+        "tier": tier,
+        "samples": IMAGES,
+        "seed": 0,
+        "batch_size": IMAGES,
+        "device": "cpu",
+        "evaluation": "clean" if attack == "none" else "whitebox",
+    }
+    return Cell(**{**given, **others})
+
+
+def _records(right: int, samples: int = IMAGES, unmoved: bool = False) -> pd.DataFrame:
+    """The first so many images are right."""
+    places = np.arange(samples)
+    return pd.DataFrame(
+        {
+            "index": places,
+            "label": 3,
+            "clean_prediction": 3,
+            "attacked": True,
+            "correct": places < right,
+            "unmoved": unmoved,
+            **dict.fromkeys(("not_finite", "out_of_box", "out_of_ball", "zero_gradient"), False),
+            "forwards": 1.0,
+            "backwards": 1.0,
+            "seconds": 0.001,
+            "batch_size": samples,
+        }
+    )
+
+
+def _store(folder: Path, finished: Sequence[tuple[Cell, pd.DataFrame]], others: Sequence[Cell] = ()) -> Store:
+    store = Store(folder)
+    store.open("demo")
+    store.write_manifest(
+        {
+            "preset": "demo",
+            "title": "Title & <i>more</i>",
+            "commands": ["adp-bench run demo --threads 1"],
+            "cells": [cell.asked() for cell in (*(cell for cell, _ in finished), *others)],
+            "versions": {"adp-benchmark": "0.1.0", "torch": "2.9.9"},
+            "machine": {"cores": 2, "processor": "A <processor>"},
+        }
+    )
+    for cell, records in finished:
+        store.write(cell, records)
+    return store
+
+
+def _figures(store: Store) -> list[Figure]:
+    figures = []
+    for name in ("curve-digits-pgd", "diversity-digits"):
+        with style():
+            drawn = canvas(2.0)
+            drawn.subplots().plot([0, 1], [1, 0])
+        words = "Every curve falls, as it must."
+        figures.append(Figure(name, f'Figure "{name}" & co', words, drawn, pd.DataFrame({"x": [0, 1]})))
+    keep(store.folder / "figures", figures)
+    return figures
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    finished = [
+        (_cell("baseline", "none", "clean"), _records(48)),
+        (_cell("baseline", "fgsm", "paper", published=10.3), _records(20)),
+        (_cell("baseline", "fgsm", "strict", published=10.3), _records(9)),
+        (_cell("baseline", "pgd", "paper"), _records(5)),
+        (_cell("baseline", "pgd", "strict"), _records(5)),
+        (_cell("<b>", "none", "clean"), _records(47)),
+        (_cell("<b>", "fgsm", "paper", published=52.8), _records(31)),
+        (_cell("<b>", "fgsm", "strict", published=52.8), _records(30)),
+        (_cell("<b>", "pgd", "paper"), _records(50, unmoved=True)),
+    ]
+    failed = _cell("<b>", "pgd", "strict")
+    store = _store(tmp_path_factory.mktemp("run"), finished, [failed, _cell("<b>", "cw", "strict", settings={"c": 1})])
+    store.write_failure(failed, "out of memory at <script>alert(1)</script>")
+    write_page(store, _figures(store))
+    return store
+
+
+@pytest.fixture(scope="module")
+def page(store: Store) -> str:
+    return (store.folder / "report.html").read_text(encoding="utf-8")
+
+
+class _Elements(HTMLParser):
+    """Every element in order, as (name, attributes), and the rows of every table as their visible texts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self._rows: list[list[str]] = []
+        self._caption = ""
+        self._inside: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "img"):
+            self._inside.append(tag)
+        if tag == "table":
+            self._rows, self._caption = [], ""
+        elif tag == "tr":
+            self._rows.append([])
+        elif tag in ("td", "th"):
+            self._rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._inside.pop() == tag, f"</{tag}> closes something else"
+        if tag == "table":
+            self.tables[self._caption] = self._rows
+
+    def handle_data(self, data: str) -> None:
+        if "caption" in self._inside:
+            self._caption += data
+        elif "td" in self._inside or "th" in self._inside:
+            self._rows[-1][-1] += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+    def table(self, start: str) -> list[list[str]]:
+        return next(rows for caption, rows in self.tables.items() if caption.startswith(start))
+
+
+def test_page_names_no_address_to_fetch_from(page: str) -> None:
+    for _, attributes in _Elements(page).found:
+        for name in ("src", "href", "srcset", "action", "data", "poster"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:"))
+    assert not re.search(r"url\(|@import|https?://", page)
+    assert "default-src 'none'" in page
+
+
+def test_script_that_the_page_allows_is_its_own(page: str) -> None:
+    script = re.search(r"<script>(.*)</script>", page, re.DOTALL)
+    assert script
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+
+
+def test_same_store_gives_the_same_bytes(store: Store, page: str) -> None:
+    write_page(store, _figures(store))
+    assert (store.folder / "report.html").read_text(encoding="utf-8") == page
+
+
+def test_names_and_reasons_are_text_and_never_markup(page: str) -> None:
+    assert "&lt;b&gt;" in page
+    assert "Title &amp; &lt;i&gt;more&lt;/i&gt;" in page
+    assert "<script>alert" not in page
+    assert len(_Elements(page).all("script")) == 1
+
+
+def test_headings_begin_with_one_title_and_skip_no_level(page: str) -> None:
+    levels = [int(tag[1]) for tag, _ in _Elements(page).found if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(deeper - level <= 1 for level, deeper in itertools.pairwise(levels))
+
+
+def test_ids_are_unique_and_everything_referred_to_exists(page: str) -> None:
+    found = _Elements(page).found
+    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for _, attributes in found:
+        for name in ("aria-labelledby", "aria-describedby", "href"):
+            if attributes.get(name):
+                assert str(attributes[name]).removeprefix("#") in ids
+
+
+def test_every_figure_has_an_alternative_text_and_its_own_drawing(store: Store, page: str) -> None:
+    images = _Elements(page).all("img")
+    assert [image["alt"] for image in images] == [
+        'Figure "curve-digits-pgd" & co',
+        'Figure "diversity-digits" & co',
+    ]
+    drawn = base64.b64decode(str(images[0]["src"]).partition("base64,")[2])
+    assert drawn == (store.folder / "figures" / "curve-digits-pgd.svg").read_bytes()
+    assert page.count("Every curve falls, as it must.") == 2
+
+
+def test_every_table_has_a_caption_and_headings_of_columns_and_rows(page: str) -> None:
+    elements = _Elements(page)
+    assert len(elements.all("caption")) == len(elements.all("table")) == len(elements.tables)
+    assert {head.get("scope") for head in elements.all("th")} == {"col", "row"}
+
+
+def test_tiers_stand_side_by_side_with_the_published_number_and_the_difference(page: str) -> None:
+    head, *rows = _Elements(page).table("digits: accuracy in percent under attack")
+    assert head == ["attack", "defense", "published", "paper", "strict", "paper − strict"]
+    assert rows[0] == ["fgsm eps=0.1", "baseline", "10.3", "40.0 26.4 to 54.8", "18.0 8.6 to 31.4", "+22.0"]
+    assert rows[1][:2] == ["fgsm eps=0.1", "<b>"]
+    assert rows[3] == ["pgd eps=0.1", "<b>", "–", "100.0 92.9 to 100.0", "– failed", "–"]
+    assert rows[4] == ["cw c=1", "<b>", "–", "–", "– not run", "–"]
+
+
+def test_summary_takes_the_worst_case_over_attacks_of_one_budget_and_leaves_out_what_is_unfinished(page: str) -> None:
+    # image by image: the baseline keeps 5 of 50 under both attacks, <b> keeps 31
+    assert "10.0 % for baseline (95 % interval 3.3 to 21.8)" in page
+    assert "62.0 % for &lt;b&gt; (95 % interval 47.2 to 75.3)" in page
+    assert "No defense has every attack of this tier finished" in page
+    head, *rows = _Elements(page).table("digits: images still classified correctly")
+    strict = head.index("strict L∞ ε = 0.1")
+    assert [row[strict] for row in rows] == ["10.0 3.3 to 21.8", "– unfinished"]
+
+
+def test_lead_that_could_be_chance_is_not_called_one(tmp_path: Path) -> None:
+    def words(right: int) -> str:
+        cells = [(_cell("one", "pgd", "strict"), _records(right)), (_cell("other", "pgd", "strict"), _records(20))]
+        store = _store(tmp_path / str(right), cells)
+        write_page(store, [])
+        return (store.folder / "report.html").read_text(encoding="utf-8")
+
+    assert "No defense is significantly ahead" in words(24)
+    assert "one is ahead of every other defense" in words(40)
+
+
+def test_several_seeds_are_a_mean_with_its_spread(tmp_path: Path) -> None:
+    cells = [
+        (_cell("one", "pgd", "strict", seed=seed, weights=f"{seed:064x}"), _records(right))
+        for seed, right in enumerate((10, 20))
+    ]
+    store = _store(tmp_path / "run", cells)
+    write_page(store, [])
+    rows = _Elements((store.folder / "report.html").read_text(encoding="utf-8")).table("digits: accuracy in percent un")
+    assert rows[1][2] == "30.0 ± 14.1 2 seeds"
+
+
+def test_failed_unfinished_and_flagged_cells_come_before_any_table_of_results(page: str) -> None:
+    rows = _Elements(page).table("Cells that failed")
+    assert [row[1] for row in rows[1:]] == ["failed", "not run", "flagged"]
+    assert "out of memory" in rows[1][2] and "this is no robustness" in rows[3][2]
+    assert page.index("Read these with care") < page.index("At a glance")
+    assert "9 of 11 cells are finished" in page
+    assert "Flagged: 1 of 4 cells" in page
+
+
+def test_run_without_warnings_says_so_and_has_no_warning_section(tmp_path: Path) -> None:
+    store = _store(tmp_path / "run", [(_cell("one", "pgd", "strict"), _records(10))])
+    write_page(store, [])
+    page = (store.folder / "report.html").read_text(encoding="utf-8")
+    assert "No cell failed and none is flagged." in page
+    assert "Read these with care" not in page
+
+
+def test_store_without_a_finished_cell_still_gives_a_page(tmp_path: Path) -> None:
+    store = _store(tmp_path / "run", [], [_cell("one", "pgd", "strict")])
+    write_page(store, [])
+    assert "0 of 1 cells are finished" in (store.folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_settings_to_run_it_again_are_there(page: str) -> None:
+    for text in ("adp-bench run demo --threads 1", "2.9.9", "A &lt;processor&gt;", "fast recipe, 12 epochs, seed 0"):
+        assert text in page
+    rows = _Elements(page).table("Attacks:")
+    assert rows[1][:5] == ["fgsm eps=0.1", "whitebox", "paper, strict", "torchattacks 3.5.1", "eps 0.1"]
+
+
+# --- in a browser ---
+
+
+class _Browser:
+    """Chromium through ChromeDriver's own protocol, which needs no more than HTTP."""
+
+    def __init__(self, address: str, profile: Path) -> None:
+        self.address = address
+        flags = (
+            "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+            "--disable-component-update --disable-sync --window-size=1280,900"
+        )
+        options = {
+            "goog:chromeOptions": {
+                "binary": shutil.which("chromium"),
+                "args": [*flags.split(), f"--user-data-dir={profile}"],
+            },
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+        }
+        answer = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": options}})
+        self.session = f"/session/{answer['sessionId']}"
+
+    def _ask(self, method: str, path: str, content: object = None) -> Any:
+        data = None if content is None else json.dumps(content).encode()
+        request = urllib.request.Request(f"{self.address}{path}", data, {"Content-Type": "application/json"})
+        request.method = method
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+
+    def post(self, path: str, content: object) -> Any:
+        return self._ask("POST", f"{self.session}{path}", content)
+
+    def run(self, script: str) -> Any:
+        return self.post("/execute/sync", {"script": script, "args": []})
+
+    def command(self, name: str, **given: object) -> Any:
+        return self.post("/goog/cdp/execute", {"cmd": name, "params": given})
+
+    def press(self, key: str) -> None:
+        keys = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
+        self.post("/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": keys}]})
+
+    def log(self, kind: str) -> list[dict[str, Any]]:
+        return self.post("/se/log", {"type": kind})
+
+    def close(self) -> None:
+        self._ask("DELETE", self.session)
+
+
+ENTER, ESCAPE = "\ue007", "\ue00c"
+
+
+@pytest.fixture(scope="module")
+def browser(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Browser]:
+    driver = shutil.which("chromedriver")
+    if driver is None or shutil.which("chromium") is None:
+        pytest.skip("chromium and chromedriver are not installed (Debian: chromium, chromium-driver)")
+    process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    browser = None
+    try:
+        assert process.stdout is not None
+        port = next(found[1] for line in process.stdout if (found := re.search(r"successfully on port (\d+)", line)))
+        browser = _Browser(f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("profile"))
+        browser.post("/url", {"url": (store.folder / "report.html").as_uri()})
+        yield browser
+    finally:
+        if browser is not None:
+            browser.close()
+        process.terminate()
+        process.wait(timeout=20)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+TIERS = "const table = [...document.querySelectorAll('table')].find(t => t.caption.textContent.includes('by tier'));"
+
+
+def _column(browser: _Browser, number: int) -> list[str]:
+    return browser.run(f"{TIERS} return [...table.tBodies[0].rows].map(row => row.cells[{number}].textContent)")
+
+
+@pytest.mark.slow
+def test_enter_on_a_heading_sorts_numbers_as_numbers_and_the_third_time_restores_the_order(browser: _Browser) -> None:
+    before = _column(browser, 3)
+    browser.run(f"{TIERS} table.tHead.rows[0].cells[3].firstElementChild.focus()")
+    state = f"{TIERS} return table.tHead.rows[0].cells[3].getAttribute('aria-sort')"
+    seen = []
+    for _ in range(3):
+        browser.press(ENTER)
+        seen.append((browser.run(state), [text.split()[0] for text in _column(browser, 3)]))
+    assert seen[0] == ("ascending", ["10.0", "40.0", "62.0", "100.0", "–"])
+    assert seen[1] == ("descending", ["100.0", "62.0", "40.0", "10.0", "–"])
+    assert seen[2][0] == "none" and _column(browser, 3) == before
+
+
+@pytest.mark.slow
+def test_enter_enlarges_a_figure_and_escape_returns_to_it(browser: _Browser) -> None:
+    browser.run("document.querySelector('figure > button').focus()")
+    browser.press(ENTER)
+    assert browser.run("return document.querySelector('dialog').open")
+    width = "document.querySelector('dialog img').getBoundingClientRect().width"
+    assert browser.run(f"return {width} > document.querySelector('figure img').getBoundingClientRect().width")
+    assert browser.run("return document.querySelector('dialog h2').textContent") == 'Figure "curve-digits-pgd" & co'
+    browser.press(ESCAPE)
+    assert not browser.run("return document.querySelector('dialog').open")
+    assert browser.run("return document.activeElement === document.querySelector('figure > button')")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_page_never_scrolls_sideways(browser: _Browser, width: int) -> None:
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.command("Emulation.setDeviceMetricsOverride", **size)
+    try:
+        browser.run("for (const folded of document.querySelectorAll('details')) folded.open = true")
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+    finally:
+        browser.command("Emulation.clearDeviceMetricsOverride")
+
+
+@pytest.mark.slow
+def test_nothing_is_fetched_and_the_console_stays_empty(browser: _Browser) -> None:
+    for kind in ("performance", "browser"):
+        browser.log(kind)  # what the browser itself asked for before it was given a page
+    browser.post("/refresh", {})
+    browser.run("document.querySelector('th > button').click(); document.querySelector('figure > button').click()")
+    messages = [json.loads(entry["message"])["message"] for entry in browser.log("performance")]
+    asked = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+    assert any(address.endswith("/report.html") for address in asked)
+    assert [address for address in asked if not address.startswith(("file:", "data:"))] == []
+    assert len({address for address in asked if address.startswith("file:")}) == 1
+    assert browser.log("browser") == []
