@@ -20,6 +20,11 @@ from defenses.files import write_text
 
 SIGNIFICANT = 0.05
 RECORD = "comparison.json"
+COLUMNS = (
+    "dataset", "attack", "parameters", "library", "tier", "samples",
+    "candidate", "reference", "difference", "ci_low", "ci_high", "p",
+)  # fmt: skip
+"""Accuracies and differences are in percent; ``p_holm`` follows."""
 
 
 def compare(store: Store, candidate: str, reference: str) -> pd.DataFrame:
@@ -52,11 +57,10 @@ def compare(store: Store, candidate: str, reference: str) -> pd.DataFrame:
                 "p": mcnemar(first, second),
             }
         )
-    table = pd.DataFrame(rows)
-    if len(table):
-        attacked = table["attack"] != "none"
-        table["p_holm"] = table["p"]
-        table.loc[attacked, "p_holm"] = holm(table.loc[attacked, "p"].tolist())
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    attacked = table["attack"] != "none"
+    table["p_holm"] = table["p"]
+    table.loc[attacked, "p_holm"] = holm(table.loc[attacked, "p"].tolist())
     return table
 
 
@@ -73,22 +77,28 @@ def verdict(table: pd.DataFrame, candidate: str, reference: str) -> str:
     better = attacked[(attacked["p_holm"] < SIGNIFICANT) & (attacked["difference"] > 0)]
     worse = attacked[(attacked["p_holm"] < SIGNIFICANT) & (attacked["difference"] < 0)]
     count = len(attacked)
-    scope = f"in the {count} attack settings that were run"
+    settings, were = ("attack setting", "was") if count == 1 else ("attack settings", "were")
+    scope = f"in the {count} {settings} that {were} run"
     if better.empty and worse.empty:
         return (
             f"No significant difference between {candidate} and {reference} {scope} "
             "(McNemar, Holm-corrected, 5 %); that is not evidence that they are equal."
         )
     parts = [
-        f"significantly {word} of {reference} in {len(rows)} of {count} attack settings (by "
-        f"{rows['difference'].abs().min():.1f} to {rows['difference'].abs().max():.1f} points)"
-        for rows, word in ((better, "ahead"), (worse, "behind"))
+        f"significantly {word} {reference} in {len(rows)} of {count} {settings} "
+        f"(by {_range(rows['difference'])} points)"
+        for rows, word in ((better, "ahead of"), (worse, "behind"))
         if len(rows)
     ]
     return (
         f"{candidate} is {' and '.join(parts)}, McNemar's test with Holm's correction at 5 %; "
         "that holds for these attacks and images, not for stronger attacks."
     )
+
+
+def _range(differences: pd.Series[float]) -> str:
+    low, high = (f"{value:.1f}" for value in (differences.abs().min(), differences.abs().max()))
+    return low if low == high else f"{low} to {high}"
 
 
 def clean_note(table: pd.DataFrame) -> str:

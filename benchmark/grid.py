@@ -134,21 +134,36 @@ def narrow(
                 attacks=chosen,
                 batch_size=batch_size or grid.batch_size,
                 blackbox=_narrow_section(grid, grid.blackbox, attacks),
-                transfer=_narrow_section(grid, grid.transfer, attacks),
+                transfer=_narrow_section(grid, grid.transfer, attacks, aimed=True),
                 detection=_narrow_section(grid, grid.detection, attacks),
                 diversity=None if attacks else grid.diversity,
             )
         )
+    if attacks and not any(grid.attacks or _sections(grid) for grid in grids):
+        raise BadInput(f"preset {preset.name!r} attacks nothing, so no attack can be chosen; leave --attack out")
     return replace(preset, grids=tuple(grids))
 
 
-def _narrow_section(grid: Grid, section: Section | None, asked: list[str]) -> Section | None:
-    """Naming attacks asks for white-box rows; in a preset without any, for the attacks of that name elsewhere."""
+def _sections(grid: Grid) -> list[Section]:
+    """The evaluations with attacks of their own."""
+    return [section for section in (grid.blackbox, grid.transfer, grid.detection) if section]
+
+
+def _narrow_section(grid: Grid, section: Section | None, asked: list[str], aimed: bool = False) -> Section | None:
+    """Naming attacks asks for white-box rows; in a preset without any, it chooses among these by the same rules."""
     if section is None or not asked:
         return section
-    names = {text.partition("(")[0].partition("@")[0] for text in asked}
-    kept = () if grid.attacks else tuple(named for named in section.attacks if named.name in names)
-    return replace(section, attacks=kept) if kept else None
+    if grid.attacks:
+        return None
+    names = {named.name for other in _sections(grid) for named in other.attacks}
+    chosen: list[NamedAttack] = []
+    for text in asked:
+        same = [named for named in section.attacks if named.name == text]
+        chosen += same if text in names else [parse_attack(text)]
+    for named in chosen:
+        if aimed and not hasattr(named.attack, "targeted"):
+            raise BadInput(f"attack {named.name!r} cannot aim at a class, which a transfer matrix needs; choose others")
+    return replace(section, attacks=tuple(dict.fromkeys(chosen))) if chosen else None
 
 
 def _narrow_attacks(planned: tuple[PlannedAttack, ...], asked: list[str]) -> tuple[PlannedAttack, ...]:

@@ -34,8 +34,11 @@ def _processor() -> str:
 
 def commit() -> str:
     """Commit of the source tree the code runs from, marked when it has changes; empty for an installed package."""
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():  # an environment inside somebody else's repository has a commit that is not ours
+        return ""
     try:
-        words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--match="]
+        words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--match="]
         return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""

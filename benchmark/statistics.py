@@ -31,6 +31,8 @@ def paired_difference(first: ArrayLike, second: ArrayLike, confidence: float = 0
     """Accuracy of ``first`` minus that of ``second`` on the same images, with Agresti and Min's interval."""
     one, other = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
     count = len(one)
+    if count == 0:
+        return 0.0, -1.0, 1.0
     only_first, only_second = int((one & ~other).sum()), int((~one & other).sum())
     difference = (only_first - only_second) / count
     # half an observation is added to each cell of the 2 × 2 table

@@ -43,7 +43,7 @@ def train_ensemble(
         raise BadInput(f"seed is {seed}; it must lie between 0 and {2**31 - 1}")
     named = parse_defense(defense)
     where = find_device(device)
-    set_threads(threads)
+    set_threads(threads, [dataset])
     network = canonical_network(network or default_network(dataset))
     chosen = find_recipe(recipe, dataset, **(changes or {}))
     data = training_data(dataset, chosen, seed)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmark.attacks.definitions import BIM, CW, EAD, FGSM, JSMA, MIM, PGD
+from defenses.errors import BadInput
 
 
 def fgsm(model: nn.Module, images: Tensor, labels: Tensor, attack: FGSM) -> Tensor:
@@ -35,37 +36,26 @@ def mim(model: nn.Module, images: Tensor, labels: Tensor, attack: MIM) -> Tensor
 
 
 def cw(model: nn.Module, images: Tensor, labels: Tensor, attack: CW) -> Tensor:
-    return _run(
-        evasion.CarliniL2Method,
-        model,
-        images,
-        labels,
-        attack.targeted,
-        confidence=attack.kappa,
-        learning_rate=attack.lr,
-        binary_search_steps=1,
-        max_iter=attack.steps,
-        initial_const=attack.c,
-        verbose=False,
-    )
+    if not attack.abort_early:
+        raise BadInput("cw@art always stops early; leave abort_early out, or use cw@foolbox")
+    return _run(evasion.CarliniL2Method, model, images, labels, attack.targeted, **_at_one_constant(attack))
 
 
 def ead(model: nn.Module, images: Tensor, labels: Tensor, attack: EAD) -> Tensor:
-    return _run(
-        evasion.ElasticNet,
-        model,
-        images,
-        labels,
-        attack.targeted,
-        confidence=attack.kappa,
-        learning_rate=attack.lr,
-        binary_search_steps=1,
-        max_iter=attack.steps,
-        beta=attack.beta,
-        initial_const=attack.c,
-        decision_rule="EN",
-        verbose=False,
-    )
+    settings = {**_at_one_constant(attack), "beta": attack.beta, "decision_rule": "EN"}
+    return _run(evasion.ElasticNet, model, images, labels, attack.targeted, **settings)
+
+
+def _at_one_constant(attack: CW | EAD) -> dict[str, Any]:
+    """Settings for an optimisation at the constant c, without a search for it."""
+    return {
+        "confidence": attack.kappa,
+        "learning_rate": attack.lr,
+        "binary_search_steps": 1,
+        "max_iter": attack.steps,
+        "initial_const": attack.c,
+        "verbose": False,
+    }
 
 
 def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:

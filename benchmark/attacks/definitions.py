@@ -79,14 +79,10 @@ class BIM(_Linf):
 
 
 @dataclass(frozen=True)
-class PGD(_Linf):
-    """Projected gradient descent: BIM from a uniformly drawn start in the ball."""
-
-    backends: ClassVar[dict[str, str]] = _backends("pgd", "torchattacks", "art", "foolbox")
+class _Stepped(_Linf):
     steps: int = 10
     step_size: float | None = None
     """Step size; by default eps/steps, the paper's."""
-    targeted: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,26 +96,24 @@ class PGD(_Linf):
 
 
 @dataclass(frozen=True)
-class MIM(_Linf):
+class PGD(_Stepped):
+    """Projected gradient descent: BIM from a uniformly drawn start in the ball."""
+
+    backends: ClassVar[dict[str, str]] = _backends("pgd", "torchattacks", "art", "foolbox")
+    targeted: bool = False
+
+
+@dataclass(frozen=True)
+class MIM(_Stepped):
     """Momentum iterative method: BIM along a running sum of normalised gradients."""
 
     backends: ClassVar[dict[str, str]] = _backends("mim", "torchattacks", "art", "foolbox")
-    steps: int = 10
     decay: float = 1.0
-    step_size: float | None = None
-    """Step size; by default eps/steps, the paper's."""
     targeted: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.step_size is not None:
-            _positive("step_size", self.step_size)
         _not_negative("decay", self.decay)
-
-    @property
-    def step(self) -> float:
-        """Size of one step."""
-        return self.eps / self.steps if self.step_size is None else self.step_size
 
 
 @dataclass(frozen=True)

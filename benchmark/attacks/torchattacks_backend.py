@@ -8,6 +8,7 @@ import torchattacks
 from torch import Tensor, nn
 
 from benchmark.attacks.definitions import BIM, CW, EAD, FGSM, JSMA, MIM, PGD
+from defenses.errors import BadInput
 
 
 def fgsm(model: nn.Module, images: Tensor, labels: Tensor, attack: FGSM) -> Tensor:
@@ -30,6 +31,8 @@ def mim(model: nn.Module, images: Tensor, labels: Tensor, attack: MIM) -> Tensor
 
 
 def cw(model: nn.Module, images: Tensor, labels: Tensor, attack: CW) -> Tensor:
+    if not attack.abort_early:
+        raise BadInput("cw@torchattacks always stops early; leave abort_early out, or use cw@foolbox")
     runner = torchattacks.CW(model, c=attack.c, kappa=attack.kappa, steps=attack.steps, lr=attack.lr)
     return _run(runner, images, labels, attack.targeted)
 

@@ -32,7 +32,7 @@ def compare(
     samples: Annotated[str | None, typer.Option(metavar="N|all", help="First N test images, or all.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores]")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: under results/runs]")] = None,
 ) -> None:
     """Run what is missing of two defenses on the same images, and say what may be concluded."""
@@ -68,7 +68,7 @@ def compare(
         )
         for grid in chosen.grids
     ]
-    set_threads(threads)
+    set_threads(threads, [grid.dataset for grid in chosen.grids])
     request = Request(
         preset=replace(chosen, name=f"compare {name}", title=f"{candidate} against {against}", grids=tuple(grids)),
         samples=read_samples(samples),

@@ -31,7 +31,7 @@ def run(
     seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
     seeds: Annotated[str | None, typer.Option(metavar="0,1,2", help="Several seeds: mean and spread.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images attacked at once; results may depend on it.")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores]")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: results/runs/PRESET]")] = None,
 ) -> None:
     """Run a preset: the same command again does only what is missing, other options extend it."""
@@ -46,7 +46,7 @@ def run(
     if batch_size is not None and batch_size < 1:
         raise BadInput(f"batch size is {batch_size}; it must be at least 1")
     chosen = narrow(load_preset(preset), tier or [], defense or [], attack or [], batch_size)
-    set_threads(threads)
+    set_threads(threads, [grid.dataset for grid in chosen.grids])
     request = Request(
         preset=chosen,
         samples=read_samples(samples),

@@ -19,7 +19,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Seed of the initial weights, the batches and the attacks.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: under results/ensembles]")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores]")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Instead of the recipe's.")] = None,

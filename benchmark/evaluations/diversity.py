@@ -14,6 +14,8 @@ from defenses.diversity import log_ensemble_diversity
 
 MAPPED = 1000
 """Images whose features are mapped to the plane, as in the paper's Fig. 4."""
+FEWEST = 4
+"""Fewer images than this have no neighbourhoods to map."""
 SHOWN = 12
 """Images whose predictions are kept in full, for the geometry picture."""
 
@@ -39,7 +41,8 @@ def batch(subject: Subject, cell: Cell, attack: NamedAttack | None, first: int, 
         shown = torch.softmax(logits[:, :SHOWN].double(), -1).numpy()
         for k, member in enumerate(shown):
             frame[f"probabilities_net{k + 1}"] = pd.Series(list(member), dtype=object).reindex(frame.index)
-        for k, plane in enumerate(_planes(subject, min(MAPPED, end), cell.seed)):
+        mapped = min(MAPPED, end)
+        for k, plane in enumerate(_planes(subject, mapped, cell.seed) if mapped >= FEWEST else []):
             frame[f"tsne_net{k + 1}"] = pd.Series(list(plane), dtype=object).reindex(frame.index)
     return frame
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from benchmark.cells import Cell
-from benchmark.reports.figures import COLOURS, Figure, canvas, look, slug, style
+from benchmark.reports.figures import Figure, canvas, look, slug, style
 
 STRENGTH = {"eps": "ε, L∞", "c": "constant c"}
 """The parameter of an attack that makes it stronger."""
@@ -19,7 +19,8 @@ def curve_figures(cells: list[Cell], table: pd.DataFrame) -> list[Figure]:
     rows["strength"] = [next((cell.settings[key] for key in STRENGTH if key in cell.settings), None) for cell in cells]
     rows["parameter"] = [next((key for key in STRENGTH if key in cell.settings), "") for cell in cells]
     rows["rest"] = [
-        ",".join(f"{key}={value}" for key, value in cell.settings.items() if key not in STRENGTH) for cell in cells
+        ",".join(f"{key}={value}" for key, value in cell.settings.items() if key not in (*STRENGTH, "surrogate"))
+        for cell in cells
     ]
     rows["unusual"] = [
         ",".join(part for part in cell.parameters.split(",") if part.partition("=")[0] not in STRENGTH)
@@ -42,7 +43,9 @@ def _curve(rows: pd.DataFrame, parameter: str) -> Figure:
         axis = figure.subplots()
         for position, (defense, values) in enumerate(rows.groupby("defense", sort=False)):
             line = values.groupby("strength")[["accuracy", "ci_low", "ci_high"]].mean()
-            axis.fill_between(line.index, line["ci_low"], line["ci_high"], color=COLOURS[position], alpha=0.15, lw=0)
+            axis.fill_between(
+                line.index, line["ci_low"], line["ci_high"], color=look(position)["color"], alpha=0.15, lw=0
+            )
             axis.plot(line.index, line["accuracy"], marker="o", ms=3, label=str(defense), **look(position))
             if line["accuracy"].iloc[-1] > FALLEN:
                 left.append(f"{defense} keeps {line['accuracy'].iloc[-1]:.1f} %")

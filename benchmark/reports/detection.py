@@ -68,11 +68,9 @@ def detection_table(store: Store) -> pd.DataFrame:
 
 def detection_figures(store: Store) -> list[Figure]:
     """A figure per ensemble: one panel per score, one curve per attack."""
-    figures = []
+    figures: list[Figure] = []
     table = detection_table(store)
     for clean_cell, attacked in _pairs(store):
-        if not attacked:
-            continue
         clean_records = store.read(clean_cell)
         clean = clean_records.iloc[: int(clean_cell.settings["compared"])]
         curves = []
@@ -99,25 +97,35 @@ def detection_figures(store: Store) -> list[Figure]:
             axes[0].set_ylabel("caught")
             handles, labels = axes[0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
-        own = table[(table["defense"] == clean_cell.defense) & (table["dataset"] == clean_cell.dataset)]
-        areas = own[own["score"] == "diversity"]
+        compared = int(clean_cell.settings["compared"])
+        wanted = {"dataset": clean_cell.dataset, "defense": clean_cell.defense, "seed": clean_cell.seed}
+        wanted |= {"clean_images": compared, "score": "diversity"}
+        areas = table[(table[list(wanted)] == pd.Series(wanted)).all(axis=1)]
         words = "AUC of the diversity score: " + ", ".join(
             f"{row.attack}({row.parameters}) {row.auc:.2f}" for row in areas.itertuples()
         )
         title = f"Detection by the ensemble's own scores: {clean_cell.defense} on {clean_cell.dataset}"
         name = slug("detection", clean_cell.dataset, clean_cell.defense, seed_mark(clean_cell.seed))
+        if any(figure.name == name for figure in figures):  # some attacks were run on another number of images
+            name, title = slug(name, f"n{compared}"), f"{title}, {compared} images"
         figures.append(Figure(name, title, words + ".", figure, pd.concat(curves, ignore_index=True)))
     return figures
 
 
 def _pairs(store: Store) -> list[tuple[Cell, list[Cell]]]:
-    """The clean cell of every ensemble with its finished attacks."""
+    """Clean cells with the finished attacks on the same ensemble and number of images, where there are any."""
     cells = [cell for cell in store.asked() if cell.evaluation == "detection" and store.has(cell)]
-    return [
-        (clean, [c for c in cells if c.attack != "none" and (c.weights, c.seed) == (clean.weights, clean.seed)])
+    attacks = [cell for cell in cells if cell.attack != "none"]
+    pairs = [
+        (clean, [cell for cell in attacks if _ensemble(cell) == _ensemble(clean) and cell.samples == compared])
         for clean in cells
-        if clean.attack == "none"
+        if (compared := clean.settings.get("compared"))
     ]
+    return [(clean, attacked) for clean, attacked in pairs if attacked]
+
+
+def _ensemble(cell: Cell) -> tuple[str, str, str, int]:
+    return cell.dataset, cell.defense, cell.weights, cell.seed
 
 
 def _roc(clean: Scores, adversarial: Scores) -> tuple[Scores, Scores]:

@@ -6,23 +6,24 @@ import numpy as np
 import pandas as pd
 
 from benchmark.cells import Cell
-from benchmark.reports.figures import COLOURS, Figure, canvas, look, slug, style
+from benchmark.evaluations.diversity import SHOWN
+from benchmark.reports.figures import Figure, canvas, look, seed_mark, slug, style
 from benchmark.store import Store
 
 
 def diversity_figures(store: Store) -> list[Figure]:
-    """The three pictures of every dataset."""
+    """The three pictures of every dataset and seed, as far as there are images for them."""
     cells = [cell for cell in store.asked() if cell.evaluation == "diversity" and store.has(cell)]
-    figures: list[Figure] = []
-    for dataset in dict.fromkeys(cell.dataset for cell in cells):
-        found = [(cell, store.read(cell)) for cell in cells if cell.dataset == dataset]
-        figures += [_histogram(dataset, found), _geometry(dataset, found), _planes(dataset, found)]
-    return figures
+    figures: list[Figure | None] = []
+    for dataset, seed in dict.fromkeys((cell.dataset, cell.seed) for cell in cells):
+        found = [(cell, store.read(cell)) for cell in cells if (cell.dataset, cell.seed) == (dataset, seed)]
+        figures += [draw(dataset, seed_mark(seed), found) for draw in (_histogram, _geometry, _planes)]
+    return [figure for figure in figures if figure]
 
 
-def _histogram(dataset: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure:
+def _histogram(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure:
     low = min(float(records["led"].quantile(0.001)) for _, records in found)
-    edges = np.linspace(np.floor(low), 0, 61)
+    edges = np.linspace(min(np.floor(low), -1), 0, 61)
     data, medians = [], []
     with style():
         figure = canvas(2.3)
@@ -40,17 +41,20 @@ def _histogram(dataset: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure:
         figure.legend(loc="outside right upper", frameon=False)
     words = "Median of the log ensemble diversity: " + ", ".join(medians) + "."
     title = f"Ensemble diversity on the test set of {dataset}"
-    return Figure(slug("diversity", dataset), title, words, figure, pd.concat(data, ignore_index=True).round(6))
+    return Figure(slug("diversity", dataset, mark), title, words, figure, pd.concat(data, ignore_index=True).round(6))
 
 
-def _geometry(dataset: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure:
+def _geometry(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure | None:
     """Normalised non-maximal predictions of the members for the first images that every ensemble gets right."""
-    right = np.logical_and.reduce([records["correct"].to_numpy()[:12] for _, records in found])
+    shown = min(SHOWN, *(len(records) for _, records in found))
+    right = np.logical_and.reduce([records["correct"].to_numpy()[:shown] for _, records in found])
     chosen = [int(index) for index in np.flatnonzero(right)[:3]]
+    if not chosen:
+        return None
     data = []
     with style():
         figure = canvas(0.85 * len(found) + 0.5)
-        axes = figure.subplots(len(found), max(len(chosen), 1), squeeze=False, sharex=True, sharey=True)
+        axes = figure.subplots(len(found), len(chosen), squeeze=False, sharex=True, sharey=True)
         for line, (cell, records) in zip(axes, found, strict=True):
             for axis, index in zip(line, chosen, strict=False):
                 label = int(records["label"].iloc[index])
@@ -59,7 +63,7 @@ def _geometry(dataset: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure:
                     prediction[label] = 0.0
                     prediction /= np.linalg.norm(prediction)
                     place = np.arange(len(prediction)) + (k - (cell.members - 1) / 2) * 0.8 / cell.members
-                    axis.bar(place, prediction, 0.8 / cell.members, color=COLOURS[k], label=f"net{k + 1}")
+                    axis.bar(place, prediction, 0.8 / cell.members, color=look(k)["color"], label=f"net{k + 1}")
                     data.append(
                         pd.DataFrame(
                             {
@@ -83,10 +87,13 @@ def _geometry(dataset: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure:
         figure.legend(handles, labels, loc="outside lower right", ncols=len(labels), frameon=False)
     words = "Bars of different members on the same classes mean alike predictions; on different classes, diverse ones."
     title = f"Normalised non-maximal predictions of the members on {dataset}"
-    return Figure(slug("geometry", dataset), title, words, figure, pd.concat(data, ignore_index=True))
+    return Figure(slug("geometry", dataset, mark), title, words, figure, pd.concat(data, ignore_index=True))
 
 
-def _planes(dataset: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure:
+def _planes(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure | None:
+    found = [(cell, records) for cell, records in found if "tsne_net1" in records]
+    if not found:
+        return None
     members = max(cell.members for cell, _ in found)
     data = []
     with style():
@@ -121,4 +128,4 @@ def _planes(dataset: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure:
             axis.set_title(f"net{k + 1}")
     words = "t-SNE of the pooled features of each member, a colour per class."
     title = f"Features of the members on {dataset}"
-    return Figure(slug("features", dataset), title, words, figure, pd.concat(data, ignore_index=True))
+    return Figure(slug("features", dataset, mark), title, words, figure, pd.concat(data, ignore_index=True))

@@ -53,8 +53,10 @@ class Figure:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw inside this."""
-    with mpl.rc_context(_RC):  # type: ignore[arg-type]
+    """Draw inside this; what a reader's own matplotlibrc says does not count."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_RC)  # type: ignore[arg-type]
         yield
 
 

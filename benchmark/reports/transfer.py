@@ -86,8 +86,9 @@ def _heatmaps(rows: pd.DataFrame) -> Figure:
                     value = grid.iloc[i, j]
                     ink = "white" if value < 58 else "black"
                     axis.text(j, i, f"{value:.1f}", ha="center", va="center", color=ink, fontsize=7)
-                axis.add_patch(Rectangle((i - 0.46, i - 0.44), 0.92, 0.88, fill=False, ec="white", lw=1.4))
-            axis.axvline(len(sources) - 0.5, color="white", lw=2.5)
+                    if sources[i] == targets[j]:
+                        axis.add_patch(Rectangle((j - 0.46, i - 0.44), 0.92, 0.88, fill=False, ec=ink, lw=1.4))
+            axis.axvline(len(targets) - 1.5, color="white", lw=2.5)
             axis.set_xticks(range(len(targets)), [name.replace("ensemble", "ens.") for name in targets])
             axis.set_yticks(range(len(sources)), sources)
             axis.tick_params(length=0)

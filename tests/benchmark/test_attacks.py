@@ -253,6 +253,13 @@ def test_jsma_equals_the_same_attack_on_one_image_after_the_other_in_float64(
         assert not torch.equal(current, image)
 
 
+@pytest.mark.parametrize("library", ["torchattacks", "art"])
+def test_a_setting_that_a_library_cannot_honour_is_refused(library: str, ensemble: Ensemble, digits: Digits) -> None:
+    images, labels = _right(ensemble, digits, 2)
+    with pytest.raises(BadInput, match="always stops early"):
+        _attack(ensemble, f"cw@{library}(c=1,steps=10,abort_early=false)", images, labels)
+
+
 # --- specs ---
 
 
