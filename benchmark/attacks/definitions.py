@@ -13,21 +13,16 @@ from typing import Any, ClassVar, Literal
 
 from defenses.errors import BadInput
 
-Norm = Literal["linf", "l2", "l1", "l0", "none"]
-
 
 @dataclass(frozen=True)
 class Attack:
     """Base of every attack."""
 
-    norm: ClassVar[Norm] = "none"
     backends: ClassVar[dict[str, str]] = {}
     paper_output: ClassVar[Literal["probabilities", "log-probabilities"]] = "log-probabilities"
     """What the authors handed the attack as the ensemble's logits (tier ``paper``)."""
     paper_labels: ClassVar[Literal["predicted", "true"]] = "predicted"
     """The labels the authors' attack started from (tier ``paper``)."""
-    long: ClassVar[bool] = False
-    """Takes so many steps that a run keeps its progress batch by batch."""
 
     @property
     def budget(self) -> float | None:
@@ -42,7 +37,6 @@ class Attack:
 
 @dataclass(frozen=True)
 class _Linf(Attack):
-    norm: ClassVar[Norm] = "linf"
     paper_output: ClassVar[Literal["probabilities", "log-probabilities"]] = "probabilities"
 
     eps: float
@@ -120,9 +114,7 @@ class MIM(_Stepped):
 class CW(Attack):
     """Carlini and Wagner's L2 attack at one constant c, without a search for it."""
 
-    norm: ClassVar[Norm] = "l2"
     backends: ClassVar[dict[str, str]] = _backends("cw", "foolbox", "torchattacks", "art")
-    long: ClassVar[bool] = True
 
     c: float
     kappa: float = 0.1
@@ -140,9 +132,7 @@ class CW(Attack):
 class EAD(Attack):
     """Elastic-net attack at one constant c: L2 and beta·L1 together, best by their sum."""
 
-    norm: ClassVar[Norm] = "l1"
     backends: ClassVar[dict[str, str]] = _backends("ead", "foolbox", "torchattacks", "art")
-    long: ClassVar[bool] = True
 
     c: float
     beta: float = 0.01
@@ -160,13 +150,11 @@ class EAD(Attack):
 class JSMA(Attack):
     """Saliency attack as the authors ran it: floor(gamma·D) times, the most helpful scalar falls by eps."""
 
-    norm: ClassVar[Norm] = "l0"
     backends: ClassVar[dict[str, str]] = {
         "native": "benchmark.attacks.native:jsma",
         **_backends("jsma", "torchattacks", "art"),
     }
     paper_labels: ClassVar[Literal["predicted", "true"]] = "true"
-    long: ClassVar[bool] = True
 
     gamma: float
     eps: float = 0.1

@@ -20,6 +20,15 @@ from defenses.checkpoints import load_checkpoint
 from defenses.ensemble import Ensemble
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, so that nothing is written beside the sources."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a baseline of two small members, right on most test images."""

@@ -24,12 +24,7 @@ ROOT = Path(__file__).parents[2]
 TABLES = ("table.csv", "table.md", "table.tex")
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture
