@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -10,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.acceleration import accelerated
-from benchmark.attacks import library_version, parse_attack
+from benchmark.attacks import NamedAttack, parse_attack
 from benchmark.cells import Cell
 from benchmark.devices import find_device
-from benchmark.evaluation import attack_batch, check_tier
+from benchmark.diagnostics import diagnose
+from benchmark.evaluation import check_tier
+from benchmark.evaluations import Subject, find_evaluation
 from benchmark.models import check_model, predict, prepared
+from benchmark.planning import attack_cell, strong_cell
 from benchmark.reports.tables import COLUMNS, summarise
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
@@ -40,7 +44,8 @@ def evaluate(
         images: float images in [0, 1].
         labels: true classes, (N,).
         attacks: specs, such as ``["fgsm(eps=0.02)", "pgd@art(eps=0.01)"]``; see ``adp-bench list attacks``.
-        tier: ``strict`` (true labels, correct outputs) or ``paper`` (the paper's quirks included).
+        tier: ``strict`` (true labels, correct outputs), ``paper`` (the paper's quirks included) or ``strong`` (the
+            worst case over a suite of strong attacks, one row per eps among ``attacks``).
         batch_size: images attacked at once; the result of some attacks depends on it.
         seed: seed of random starts and targets.
         device: where to run; the model is moved there and back.
@@ -49,7 +54,8 @@ def evaluate(
 
     Returns:
         One row per attack with the columns of table.csv: accuracies in percent with a 95 % interval, counts of
-        images that did not move or had to be mended, cost, and warnings in words in the column ``flags``.
+        images that did not move or had to be mended, cost, and in the column ``flags`` what speaks against the number:
+        each attack is checked by itself and against the others of the call (docs/diagnostics.md).
     """
     check_tier(tier)
     if isinstance(attacks, str):
@@ -58,51 +64,66 @@ def evaluate(
     images, labels = _check_images(images, labels, batch_size)
     target = find_device(str(device))
     home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    rows = []
+    results = []
     try:
         model.to(target)
         with prepared(model):
             images = images.to(target)
             classes = check_model(model, images, labels)
             clean = predict(model, images, batch_size)
-            fast = accelerated(model, images[:batch_size])
-            for attack in named:
-                parts = []
-                for first in range(0, len(labels), batch_size):
-                    rows_here = slice(first, first + batch_size)
-                    given = labels[rows_here].to(target)
-                    parts.append(
-                        attack_batch(
-                            model, attack, tier, images[rows_here], given, clean[rows_here], first, seed, classes, fast
-                        )
-                    )
+            subject = Subject(
+                ensemble=cast(Ensemble, model),
+                fast=accelerated(model, images[:batch_size]),
+                images=images,
+                labels=labels,
+                logits=torch.empty(1, 0, classes),
+                surrogate=None,
+                clean=clean,
+            )
+            for cell, attack in _cells(model, named, tier, name, len(labels), seed, batch_size, target.type):
+                batch = find_evaluation(cell.evaluation)
+                starts = range(0, len(labels), batch_size)
+                parts = [batch(subject, cell, attack, i, min(i + batch_size, len(labels))) for i in starts]
                 found = pd.concat(parts, ignore_index=True)
                 if records is not None:
-                    records[attack.text] = found
-                cell = Cell(
-                    dataset="",
-                    data_checksum="",
-                    defense=name,
-                    spec=name,
-                    members=len(model) if isinstance(model, Ensemble) else 1,
-                    network=type(model).__name__,
-                    training="",
-                    weights="",
-                    attack=attack.name,
-                    parameters=attack.parameters,
-                    library=attack.library,
-                    library_version=library_version(attack.library),
-                    settings=attack.settings(),
-                    tier=tier,
-                    samples=len(labels),
-                    seed=seed,
-                    batch_size=batch_size,
-                    device=target.type,
-                )
-                rows.append(summarise(cell, found))
+                    records[attack.text if attack else f"{cell.attack}({cell.parameters})"] = found
+                results.append((cell, found))
     finally:
         model.to(home)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    diagnosis = diagnose(results)
+    return pd.DataFrame([summarise(*result, diagnosis) for result in results], columns=list(COLUMNS))
+
+
+def _cells(
+    model: nn.Module,
+    named: list[NamedAttack],
+    tier: str,
+    name: str,
+    samples: int,
+    seed: int,
+    batch_size: int,
+    device: str,
+) -> list[tuple[Cell, NamedAttack | None]]:
+    """What to run: every attack, or in tier ``strong`` the worst case at every eps among them."""
+    base = {
+        "dataset": "",
+        "data_checksum": "",
+        "defense": name,
+        "spec": name,
+        "members": len(model) if isinstance(model, Ensemble) else 1,
+        "network": type(model).__name__,
+        "training": "",
+        "weights": "",
+        "seed": seed,
+        "batch_size": batch_size,
+        "device": device,
+    }
+    if tier != "strong":
+        return [(attack_cell(base, attack, samples, "whitebox", tier=tier), attack) for attack in named]
+    radii = dict.fromkeys(attack.attack.budget for attack in named if attack.attack.budget is not None)
+    if not radii:
+        raise BadInput("tier strong attacks at the eps of the attacks, and none of these has one; add pgd(eps=…)")
+    return [(strong_cell(base, "full", eps, samples), None) for eps in radii]
 
 
 def _check_images(images: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:

@@ -7,10 +7,15 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmark.attacks import ATTACKS
 from defenses.errors import BadInput
 
 PROTOCOL = 1
 """Raised when the evaluation changes in a way that makes older cells wrong."""
+
+
+TABLED = ("clean", "whitebox", "strong", "blackbox")
+"""Evaluations whose cells are rows of the tables."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +81,26 @@ class Cell:
         return {name: getattr(self, name) for name in (*names, *others)} | {"protocol": PROTOCOL}
 
     @property
+    def asked_settings(self) -> dict[str, Any]:
+        """Settings as they were asked for: of a suite its name, not the library versions it resolves to today."""
+        return {key: value for key, value in self.settings.items() if key != "stages"}
+
+    @property
     def place(self) -> tuple[Any, ...]:
         """Where it stands in a table; of two cells with one place, the later one counts."""
-        settings = json.dumps(self.settings, sort_keys=True)
+        settings = json.dumps(self.asked_settings, sort_keys=True)
         names = ("dataset", "defense", "members", "attack", "library", "tier", "evaluation", "seed")
         return (*(getattr(self, name) for name in names), settings)
 
     @property
     def title(self) -> str:
         """For progress lines."""
-        attack = f"{self.attack}({self.parameters})" if self.parameters else self.attack
+        name = (
+            self.attack
+            if self.library in ("none", "several", _usual_library(self.attack))
+            else f"{self.attack}@{self.library}"
+        )
+        attack = f"{name}({self.parameters})" if self.parameters else name
         what = self.tier if self.evaluation == "whitebox" else self.evaluation
         source = f" from {self.settings['source']}" if "source" in self.settings else ""
         return f"{self.defense} · {attack}{source} · {what}"
@@ -97,6 +112,10 @@ def cell_from(asked: dict[str, Any]) -> Cell:
         return Cell(**asked)
     except TypeError as error:
         raise BadInput(f"the run was made by another version of this program ({error}); choose another --out") from None
+
+
+def _usual_library(attack: str) -> str:
+    return next(iter(ATTACKS.get(attack).backends)) if attack in ATTACKS.targets() else ""
 
 
 def _hash(values: dict[str, Any]) -> str:

@@ -12,10 +12,12 @@ import typer
 from benchmark.commands import data
 from benchmark.commands.alpha import alpha
 from benchmark.commands.compare import compare
+from benchmark.commands.crosscheck import crosscheck
 from benchmark.commands.listing import listing
 from benchmark.commands.report import report
 from benchmark.commands.run import run as run_preset
 from benchmark.commands.train import train
+from benchmark.commands.verify import verify
 from defenses.errors import BadInput, RunFailed
 
 INTERRUPTED = "interrupted; the same command goes on from what is done"
@@ -32,7 +34,9 @@ app.add_typer(data.app, name="data")
 app.command()(train)
 app.command("run")(run_preset)
 app.command()(compare)
+app.command()(crosscheck)
 app.command()(report)
+app.command()(verify)
 app.command()(alpha)
 
 

@@ -8,8 +8,8 @@ import time
 import pandas as pd
 
 from benchmark import datasets
-from benchmark.cells import Cell
-from benchmark.ensembles import find_or_train, is_checkpoint
+from benchmark.cells import TABLED, Cell
+from benchmark.ensembles import find_or_train
 from benchmark.models import predict
 from benchmark.planning import Request
 from benchmark.statistics import holm, mcnemar, paired_difference
@@ -17,6 +17,7 @@ from benchmark.store import Store
 from benchmark.training import clock
 from defenses.catalogue import parse_defense
 from defenses.files import write_text
+from defenses.outside import is_checkpoint
 
 SIGNIFICANT = 0.05
 RECORD = "comparison.json"
@@ -29,7 +30,7 @@ COLUMNS = (
 
 def compare(store: Store, candidate: str, reference: str) -> pd.DataFrame:
     """A row per attack and tier that both have: candidate minus reference, in points."""
-    cells = [cell for cell in store.asked() if cell.evaluation in ("clean", "whitebox", "blackbox") and store.has(cell)]
+    cells = [cell for cell in store.asked() if cell.evaluation in TABLED and store.has(cell)]
     pairs = [
         (one, other)
         for one in cells
@@ -65,7 +66,7 @@ def compare(store: Store, candidate: str, reference: str) -> pd.DataFrame:
 
 
 def _same_question(one: Cell, other: Cell) -> bool:
-    names = ("dataset", "attack", "settings", "library", "tier", "samples", "seed", "evaluation")
+    names = ("dataset", "attack", "asked_settings", "library", "tier", "samples", "seed", "evaluation")
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 

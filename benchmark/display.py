@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from benchmark.cells import Cell
+from benchmark.diagnostics import Diagnosis
 from benchmark.store import Store
 from benchmark.training import clock
 
@@ -24,6 +25,7 @@ class RunDisplay:
         self.total = self.number = 0
         self.cost_left = self.cost_done = 0.0
         self.current = 0.0
+        self.place = ""
         self.began = self.cell_began = self.last_line = time.monotonic()
 
     def say(self, line: str) -> None:
@@ -43,7 +45,8 @@ class RunDisplay:
         self.number += 1
         self.current = 0.0
         self.cell_began = self.last_line = time.monotonic()
-        self.bars.update(self.task, description=self._place(cell), completed=0, total=cell.samples, visible=True)
+        self.place = self._place(cell)
+        self.bars.update(self.task, description=self.place, completed=0, total=cell.samples, visible=True)
 
     def advance(self, cell: Cell, rows: int) -> None:
         share = cost(cell) * rows / cell.samples
@@ -52,6 +55,10 @@ class RunDisplay:
         if not self.console.is_terminal and time.monotonic() - self.last_line > 30:
             self.last_line = time.monotonic()
             self.say(f"{self._place(cell)}: {rows} of {cell.samples} images, {self.time_left()}")
+
+    def report(self, words: str) -> None:
+        """What is being done inside the current cell."""
+        self.bars.update(self.task, description=f"{self.place} · {words}")
 
     def time_left(self) -> str:
         done = self.cost_done + self.current
@@ -74,8 +81,14 @@ class RunDisplay:
         words = " ".join(f"{type(error).__name__}: {error}".split())
         self.console.print(f"{self._place(cell)}: failed: {words}", style="red", soft_wrap=True, markup=False)
 
-    def finish(self, store: Store) -> None:
+    def finish(self, store: Store, diagnosis: Diagnosis) -> None:
         self.stop()
+        self.say(f"checks: {diagnosis.summary}")
+        for name in dict.fromkeys(flag.name for flag in diagnosis.flags):
+            first, *more = [flag for flag in diagnosis.flags if flag.name == name]
+            others = f" (and {len(more)} more)" if more else ""
+            words = f"  {name}, {first.where}: {first.words}{others}. {first.advice}"
+            self.console.print(words, style="yellow", soft_wrap=True, markup=False)
         self.say(f"tables: {store.folder / 'table.md'} and table.csv, table.tex")
         self.say(f"report: {store.folder / 'report.html'}")
 
@@ -95,5 +108,5 @@ class RunDisplay:
 
 def cost(cell: Cell) -> float:
     """Relative cost of a cell: gradients per image times images."""
-    steps = 150.0 if cell.attack == "jsma" else float(cell.settings.get("steps", 1))
+    steps = {"jsma": 150.0, "worst-case": 500.0}.get(cell.attack) or float(cell.settings.get("steps", 1))
     return steps * cell.samples * cell.members

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import torch
 
+from benchmark.datasets.catalogue import DATASETS
+from benchmark.models import check_outside, prepared
 from benchmark.training import ENSEMBLES, clock, default_folder, train_ensemble, training_data
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import FILE_NAME, Provenance, load_checkpoint, read_provenance
-from defenses.ensemble import Ensemble
+from defenses.ensemble import Ensemble, has_features
 from defenses.errors import BadInput
 from defenses.networks import canonical_network
+from defenses.outside import EXAMPLE_RESNET18, is_checkpoint, named_files
 from defenses.recipes import find_recipe
 from defenses.training import estimate_seconds
 
@@ -35,26 +38,46 @@ class Trained:
         """How it was trained, in words."""
         recipe = self.provenance.recipe
         if not recipe:
-            return "from outside"
+            return ": ".join(filter(None, ["from outside", self.provenance.recognised]))
         images = f" on {recipe['train_images']} images" if recipe.get("train_images") else ""
         start = ", started from another ensemble" if self.provenance.started_from else ""
         return f"{recipe['name']} recipe, {self.provenance.epoch} epochs{images}{start}, seed {self.provenance.seed}"
 
 
-def is_checkpoint(spec: str) -> bool:
-    """True when a defense spec is the path of a checkpoint."""
-    return spec.endswith((".safetensors", ".pth")) or (Path(spec) / FILE_NAME).is_file()
-
-
 def load_outside(spec: str, dataset: str) -> Trained:
-    """The ensemble of a checkpoint that was named by its path; its file or folder names it in tables."""
-    ensemble = load_checkpoint(spec)
+    """The trained model that a spec names, checked on images like those of the dataset."""
+    about = DATASETS.get(dataset)
+    ensemble = load_checkpoint(spec, dataset=dataset, shape=about.shape, classes=about.classes)
     assert ensemble.provenance is not None
-    if ensemble.provenance.dataset != dataset:
-        raise BadInput(f"{spec} was trained on {ensemble.provenance.dataset}; this run attacks {dataset}")
-    path = Path(spec).resolve()
+    if ensemble.provenance.recognised:
+        images = torch.rand(8, *about.shape, generator=torch.Generator().manual_seed(0))
+        with prepared(ensemble):
+            for number, member in enumerate(ensemble.members, 1):
+                try:
+                    check_outside(member, ensemble.normalise(images), about.classes)
+                except BadInput as error:
+                    place = spec if len(ensemble) == 1 else f"member {number} of {spec}"
+                    raise BadInput(f"{place}: {error}") from error
+    return Trained(_label(spec), spec, ensemble, ensemble.provenance)
+
+
+def _label(spec: str) -> str:
+    """What tables call a trained model: its file, its folder, or the function that makes it."""
+    if ".py:" in spec:
+        return spec.rpartition(":")[2]
+    if spec == EXAMPLE_RESNET18:
+        return spec
+    path, *others = (path.resolve() for path in named_files(spec)[0])
     label = path.parent.name if path.name == FILE_NAME else path.name if path.is_dir() else path.stem
-    return Trained(label, spec, ensemble, ensemble.provenance)
+    return f"{label} and {len(others)} more" if others else label
+
+
+def _describe(trained: Trained) -> str:
+    """What a spec was recognised as, and what can not be done with it."""
+    origin = trained.provenance
+    words = origin.recognised or f"adp-benchmark, {origin.members} × {origin.network}, {trained.training}"
+    featureless = not all(has_features(member) for member in trained.ensemble.members)
+    return words + ("; without features(images), so not in the map of features" if featureless else "")
 
 
 def locate(spec: str, dataset: str, network: str, members: int, recipe: str, seed: int) -> Path | None:
@@ -81,7 +104,9 @@ def find_or_train(
 ) -> Trained:
     """Load the ensemble of a spec; where there is none yet, say how long training takes, and train it."""
     if is_checkpoint(spec):
-        return load_outside(spec, dataset)
+        trained = load_outside(spec, dataset)
+        say(f"{spec}: {_describe(trained)}")
+        return trained
     named = parse_defense(spec)
     path = locate(spec, dataset, network, members, recipe, seed)
     if path is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import time
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.attacks import NamedAttack
-from benchmark.models import AttackedModel, Output, predict
+from benchmark.attacks.native.losses import margin
+from benchmark.models import AttackedModel, Output, number_from
 from benchmark.verification import norms, verify
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
@@ -25,10 +25,12 @@ from defenses.registry import did_you_mean
 TIERS = {
     "paper": "the paper's attacks with the paper's quirks: predicted labels, probabilities as logits, all images",
     "strict": "the same attacks with true labels and correct outputs; an image that is wrong already counts as wrong",
+    "strong": "the worst case over a suite of strong attacks at each eps of the preset, image by image",
 }
 
 
 FLAGS = ("unmoved", "not_finite", "out_of_box", "out_of_ball", "zero_gradient")
+JUDGED = ("unstable", "wrong_way")
 NORMS = ("linf", "l2", "l1", "l0")
 
 
@@ -51,12 +53,14 @@ def attack_batch(
     classes: int,
     fast: nn.Module | None = None,
     keep: int = 0,
+    keep_successes: bool = False,
 ) -> pd.DataFrame:
     """Attack a batch and check what comes back; ``first`` is the row of its first image in the test set.
 
     ``images`` and ``labels`` are on the model's device, ``clean_prediction`` on the CPU; the model is prepared.
     The attack sees ``fast``, a copy of the model made for speed; the model itself judges the result. The first
-    ``keep`` images are kept in the records, clean and adversarial, for a look at them.
+    ``keep`` images are kept in the records, clean and adversarial, for a look at them; with ``keep_successes``,
+    every adversarial image that fools the model, in full precision.
     """
     attack = named.attack
     count = len(labels)
@@ -64,7 +68,7 @@ def attack_batch(
     rows = torch.arange(count) if tier == "paper" else correct.nonzero().flatten()
     targets = wrong_labels(labels.cpu(), classes, first, seed) if attack.wants_target else None
     adversarial_prediction = clean_prediction.clone()
-    found: dict[str, Tensor] = {name: torch.zeros(count, dtype=torch.bool) for name in FLAGS}
+    found: dict[str, Tensor] = {name: torch.zeros(count, dtype=torch.bool) for name in (*FLAGS, *JUDGED)}
     found |= {name: torch.zeros(count, dtype=torch.float64) for name in NORMS}
     crafted = None
     if len(rows):
@@ -75,9 +79,10 @@ def attack_batch(
         else:
             given = labels.cpu()[rows]
         output: Output = attack.paper_output if tier == "paper" else "log-probabilities"
-        crafted = craft(fast or model, named, images[rows.to(images.device)], given, first, seed, output)
-        adversarial_prediction[rows] = predict(model, crafted.images, count)
-        for name, values in crafted.found.items():
+        chosen = images[rows.to(images.device)]
+        crafted = craft(fast or model, named, chosen, given, first, seed, output, rows)
+        adversarial_prediction[rows], judged = judge(model, chosen, crafted.images, given, attack.wants_target)
+        for name, values in (crafted.found | judged).items():
             found[name][rows] = values.to(found[name].dtype)
     still = adversarial_prediction == labels.cpu()
     frame = pd.DataFrame(
@@ -95,7 +100,34 @@ def attack_batch(
     )
     if keep and crafted is not None:
         _keep_images(frame, model, images, rows, crafted, keep)
+    if keep_successes:
+        found_images = {} if crafted is None else dict(zip(rows.tolist(), crafted.images, strict=True))
+        fooled = frame["attacked"] & ~frame["correct"]
+        add_successes(frame, {row: found_images[row] for row in np.flatnonzero(fooled).tolist()})
     return frame
+
+
+def add_successes(frame: pd.DataFrame, images: dict[int, Tensor]) -> None:
+    """Put adversarial images into the column ``adversarial``, as bytes of float32; None where there is none."""
+    pixels = {row: picture.float().cpu().numpy().tobytes() for row, picture in images.items()}
+    shapes = {row: list(picture.shape) for row, picture in images.items()}
+    frame["adversarial"] = pd.Series(pixels, dtype=object).reindex(frame.index)
+    frame["adversarial_shape"] = pd.Series(shapes, dtype=object).reindex(frame.index)
+
+
+@torch.no_grad()
+def judge(
+    model: nn.Module, clean: Tensor, adversarial: Tensor, given: Tensor, targeted: bool
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """What the model makes of adversarial images, on the CPU, and what is odd about it.
+
+    ``unstable``: a second look at the same pixels gives another output. ``wrong_way``: the margin of the class the
+    attack was given moved against the attack's goal.
+    """
+    before, after, again = (model(images).cpu() for images in (clean, adversarial, adversarial))
+    stable = torch.isclose(after, again, rtol=1e-3, atol=1e-4, equal_nan=True).all(-1)
+    rise = margin(before, given) - margin(after, given)  # the loss falls where the given class gains
+    return after.argmax(-1), {"unstable": ~stable, "wrong_way": rise < 0 if targeted else rise > 0}
 
 
 def _keep_images(
@@ -133,19 +165,28 @@ def craft(
     first: int,
     seed: int,
     output: Output = "log-probabilities",
+    rows: Tensor | None = None,
 ) -> Crafted:
-    """Run an attack on a batch and verify what it returns; ``given`` are labels, or targets of a targeted attack."""
-    attacked = AttackedModel(model, output)
+    """Run an attack on a batch and verify what it returns; ``given`` are labels, or targets of a targeted attack.
+
+    ``rows`` are the places of these images in the batch that begins at ``first``, where they are not all of it.
+    """
+    places = range(len(images)) if rows is None else rows.tolist()
+    attacked = AttackedModel(model, output, [(seed, named.text, first + place) for place in places])
+    backend = named.backend()  # the clock starts when the library is imported
     began = time.perf_counter()
     with seeded(seed, named.text, first):
-        raw = named.backend()(attacked, images.clone(), given.to(images.device), named.attack)
+        raw = backend(attacked, images.clone(), given.to(images.device), named.attack)
     seconds = time.perf_counter() - began
     checked = verify(images, raw.to(images.device), named.attack.budget)
     dead = attacked.dead_gradient
     if dead is None or len(dead) != len(images):  # the attack never asked for the gradient of the whole batch
         dead = torch.zeros(len(images), dtype=torch.bool)
+    unmoved = ~checked.moved
+    if named.attack.keeps_survivors and attacked.forwards:
+        unmoved = torch.zeros_like(unmoved)
     found = {
-        "unmoved": ~checked.moved,
+        "unmoved": unmoved,
         "not_finite": checked.not_finite,
         "out_of_box": checked.out_of_box,
         "out_of_ball": checked.out_of_ball,
@@ -170,14 +211,14 @@ def cost_columns(crafted: Crafted | None, count: int) -> dict[str, float | int]:
 
 def wrong_labels(labels: Tensor, classes: int, first: int, seed: int) -> Tensor:
     """A uniformly drawn wrong label per image; it depends on the image's row and the seed alone."""
-    shifts = [1 + _number(seed, "target", first + i) % (classes - 1) for i in range(len(labels))]
+    shifts = [1 + number_from(seed, "target", first + i) % (classes - 1) for i in range(len(labels))]
     return (labels + torch.tensor(shifts, dtype=labels.dtype)) % classes
 
 
 @contextmanager
 def seeded(seed: int, what: str, first: int) -> Iterator[None]:
     """Seed every generator an attack library may draw from, and put them all back afterwards."""
-    number = _number(seed, what, first)
+    number = number_from(seed, what, first)
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         random.seed(number)
@@ -188,7 +229,3 @@ def seeded(seed: int, what: str, first: int) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
-
-
-def _number(*parts: object) -> int:
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "big")

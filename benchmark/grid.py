@@ -40,6 +40,12 @@ class Section:
     attacks: tuple[NamedAttack, ...]
     samples: int
     paper_samples: int
+    suite: str = ""
+    """For the strong tier: which attacks it is made of."""
+
+
+STRONG = Section((), samples=200, paper_samples=0, suite="full")
+"""The strong tier where a preset does not say otherwise."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,8 @@ class Grid:
     network: str
     recipe: str
     batch_size: int
+    strong: Section = STRONG
+    """Where the tiers include ``strong``: the worst case over a suite at each eps of the attacks."""
     blackbox: Section | None = None
     """Attacks made on a surrogate: a baseline ensemble trained with another seed."""
     transfer: Section | None = None
@@ -90,7 +98,7 @@ def _section(entry: dict[str, Any] | None) -> Section | None:
     if entry is None:
         return None
     attacks = tuple(parse_attack(text) for text in entry.get("attacks", []))
-    return Section(attacks, entry.get("samples", 0), entry.get("paper_samples", 0))
+    return Section(attacks, entry.get("samples", 0), entry.get("paper_samples", 0), entry.get("suite", "full"))
 
 
 def _grid(entry: dict[str, Any]) -> Grid:
@@ -108,6 +116,7 @@ def _grid(entry: dict[str, Any]) -> Grid:
         network=entry.get("network", "resnet20"),
         recipe=entry.get("recipe", "fast"),
         batch_size=entry.get("batch_size", 100),
+        strong=_section(entry.get("strong")) or STRONG,
         blackbox=_section(entry.get("blackbox")),
         transfer=_section(entry.get("transfer")),
         detection=_section(entry.get("detection")),
@@ -139,9 +148,20 @@ def narrow(
                 diversity=None if attacks else grid.diversity,
             )
         )
+    if "strong" in tiers and not any(strong_radii(grid) for grid in grids):
+        raise BadInput(f"tier strong attacks at the eps of L∞ rows, and preset {preset.name!r} has none; choose others")
     if attacks and not any(grid.attacks or _sections(grid) for grid in grids):
         raise BadInput(f"preset {preset.name!r} attacks nothing, so no attack can be chosen; leave --attack out")
     return replace(preset, grids=tuple(grids))
+
+
+def strong_radii(grid: Grid) -> list[float]:
+    """Every eps at which the strong tier attacks: those of the rows that are not kept to other tiers."""
+    if "strong" not in grid.tiers:
+        return []
+    rows = [row for row in grid.attacks if row.named and (not row.tiers or "strong" in row.tiers)]
+    budgets = [row.named.attack.budget for row in rows if row.named]
+    return list(dict.fromkeys(budget for budget in budgets if budget is not None))
 
 
 def _sections(grid: Grid) -> list[Section]:

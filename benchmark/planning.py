@@ -13,7 +13,8 @@ from benchmark.attacks import NamedAttack, library_version
 from benchmark.cells import Cell
 from benchmark.datasets.catalogue import DATASETS
 from benchmark.ensembles import Trained
-from benchmark.grid import Grid, PlannedAttack, Preset, Section
+from benchmark.evaluations import strong
+from benchmark.grid import Grid, PlannedAttack, Preset, Section, strong_radii
 from benchmark.published import published_accuracy
 from defenses import specs
 
@@ -29,6 +30,12 @@ class Request:
     device: torch.device
     out: Path
     command: str
+    keep_images: bool = False
+    """Keep every adversarial image that fools an ensemble."""
+    refusals: bool = False
+    """A setting that a library cannot honour is a row that says so, not the end of the run."""
+    remarks: tuple[str, ...] = ()
+    """Lines to say before the first cell."""
 
 
 def plan_cells(
@@ -52,6 +59,7 @@ def plan_cells(
     size = DATASETS.get(grid.dataset).sizes[1]
     return [
         *_attack_cells(grid, base, request, size),
+        *_strong_cells(grid, base, request, size),
         *_blackbox_cells(grid.blackbox, base, request, size, surrogate),
         *_transfer_cells(grid.transfer, base, request, size),
         *_detection_cells(grid.detection, base, request, size),
@@ -74,9 +82,31 @@ def _attack_cells(grid: Grid, base: dict[str, Any], request: Request, size: int)
         usual: dict[str, object] = {key: field.default for key, field in fields if key in named.settings()}
         number = published_accuracy(grid.dataset, base["members"], named.name, named.settings(), usual, base["defense"])
         for tier in grid.tiers:
-            if planned.tiers and tier not in planned.tiers:
+            if tier == "strong" or (planned.tiers and tier not in planned.tiers):
                 continue
-            yield _with_attack(base, named, samples, "whitebox", tier=tier, published=number)
+            yield attack_cell(base, named, samples, "whitebox", tier=tier, published=number)
+
+
+def _strong_cells(grid: Grid, base: dict[str, Any], request: Request, size: int) -> Iterator[Cell]:
+    """One worst case for each eps of the grid."""
+    for eps in strong_radii(grid):
+        yield strong_cell(base, grid.strong.suite, eps, choose_samples(grid.strong, request, size))
+
+
+def strong_cell(base: dict[str, Any], suite: str, eps: float, samples: int) -> Cell:
+    """The worst case over a suite at one eps."""
+    stages = [stage.text for stage in strong.stages(suite, eps, base["members"])]
+    return Cell(
+        **base,
+        attack=strong.ATTACK,
+        parameters=f"eps={specs.value_text(eps)}" + ("" if suite == "full" else f",suite={suite}"),
+        library="several",
+        library_version="",
+        settings={"eps": eps, "suite": suite, "stages": stages},
+        tier="strong",
+        samples=samples,
+        evaluation="strong",
+    )
 
 
 def _blackbox_cells(
@@ -88,7 +118,7 @@ def _blackbox_cells(
     samples = choose_samples(section, request, size)
     extra = {"surrogate": surrogate.provenance.weights_sha256}
     for named in section.attacks:
-        yield _with_attack(base, named, samples, "blackbox", tier="black-box", extra=extra)
+        yield attack_cell(base, named, samples, "blackbox", tier="black-box", extra=extra)
 
 
 def _transfer_cells(section: Section | None, base: dict[str, Any], request: Request, size: int) -> Iterator[Cell]:
@@ -100,7 +130,7 @@ def _transfer_cells(section: Section | None, base: dict[str, Any], request: Requ
         for targeted in (False, True):
             variant = replace(named, attack=replace(named.attack, targeted=targeted))  # type: ignore[call-arg]
             for k in range(base["members"]):
-                yield _with_attack(base, variant, samples, "transfer", extra={"source": f"net{k + 1}"})
+                yield attack_cell(base, variant, samples, "transfer", extra={"source": f"net{k + 1}"})
 
 
 def _detection_cells(section: Section | None, base: dict[str, Any], request: Request, size: int) -> Iterator[Cell]:
@@ -110,7 +140,7 @@ def _detection_cells(section: Section | None, base: dict[str, Any], request: Req
     samples = min(choose_samples(section, request, size), size // 2)
     yield _without_attack(base, {"compared": samples}, 2 * samples, "detection", None)
     for named in section.attacks:
-        yield _with_attack(base, named, samples, "detection")
+        yield attack_cell(base, named, samples, "detection")
 
 
 def _diversity_cells(section: Section | None, base: dict[str, Any], request: Request, size: int) -> Iterator[Cell]:
@@ -136,7 +166,7 @@ def _without_attack(
     )
 
 
-def _with_attack(
+def attack_cell(
     base: dict[str, Any],
     named: NamedAttack,
     samples: int,
@@ -145,6 +175,7 @@ def _with_attack(
     published: float | None = None,
     extra: dict[str, Any] | None = None,
 ) -> Cell:
+    """An attack on so many images; ``base`` holds what all cells of an ensemble share."""
     return Cell(
         **base,
         attack=named.name,
@@ -176,6 +207,7 @@ def left_out(request: Request) -> list[str]:
         size = DATASETS.get(grid.dataset).sizes[1]
         short: dict[tuple[int, int], list[str]] = {}
         sections = {
+            "strong": grid.strong if strong_radii(grid) else None,
             "black-box": grid.blackbox,
             "transfer": grid.transfer,
             "detection": grid.detection,

@@ -14,7 +14,7 @@ from benchmark.attacks import parse_attack
 from benchmark.cells import Cell, cell_from
 from benchmark.datasets.catalogue import DATASETS
 from benchmark.display import RunDisplay
-from benchmark.ensembles import Trained, find_or_train, is_checkpoint, load_outside
+from benchmark.ensembles import Trained, find_or_train, load_outside
 from benchmark.evaluations import Subject, find_evaluation
 from benchmark.grid import Grid
 from benchmark.hardware import commit, describe_machine
@@ -27,6 +27,7 @@ from defenses.catalogue import parse_defense
 from defenses.checkpoints import versions
 from defenses.ensemble import predict_logits
 from defenses.errors import BadInput, RunFailed
+from defenses.outside import is_checkpoint
 
 SURROGATE_SEED = 1000
 """Added to the seed of the defenses for the surrogate of black-box attacks."""
@@ -55,19 +56,18 @@ def run(request: Request, display: RunDisplay) -> Store:
                 cells += planned
                 work.append((grid, data, trained, surrogate, planned))
     _write_manifest(store, request, cells)
-    display.start([cell for cell in cells if not store.has(cell)], len(cells))
-    for line in left_out(request):
+    display.start([cell for cell in cells if not store.has(cell, request.keep_images)], len(cells))
+    for line in (*request.remarks, *left_out(request)):
         display.say(line)
     for cell in filter(store.has, cells):
         store.tidy(cell)  # a run that was killed may have left its progress behind
     failures = 0
     for grid, data, trained, surrogate, planned in work:
-        open_cells = [cell for cell in planned if not store.has(cell)]
+        open_cells = [cell for cell in planned if not store.has(cell, request.keep_images)]
         if open_cells:
-            failures += _run_cells(store, grid, data, trained, surrogate, open_cells, request.device, display)
+            failures += _run_cells(store, grid, data, trained, surrogate, open_cells, request, display)
     display.say("writing tables and figures")
-    write_report(store)
-    display.finish(store)
+    display.finish(store, write_report(store))
     if failures:
         raise RunFailed(f"{failures} of {len(cells)} cells failed; {store.folder / 'table.csv'} says which and why")
     return store
@@ -129,11 +129,12 @@ def _run_cells(
     trained: Trained,
     surrogate: Trained | None,
     cells: list[Cell],
-    device: torch.device,
+    request: Request,
     display: RunDisplay,
 ) -> int:
     """Run the cells of one ensemble; what it makes of clean images is computed once. The number of failures."""
     test = data.test.subset(slice(0, max(cell.samples for cell in cells)))
+    device = request.device
     ensemble = trained.ensemble.to(device)
     failures = 0
     other = surrogate.ensemble.to(device) if surrogate else None
@@ -147,15 +148,17 @@ def _run_cells(
             labels=test.labels,
             logits=predict_logits(ensemble, test, grid.batch_size),
             clean=predict(ensemble, images, grid.batch_size),
+            report=display.report,
+            keep_images=request.keep_images,
         )
         for cell in cells:
             display.begin(cell)
             try:
                 records = run_cell(store, subject, cell, display)
                 store.write(cell, records)
-            except (BadInput, KeyboardInterrupt):
-                raise
             except Exception as error:
+                if isinstance(error, BadInput) and not request.refusals:
+                    raise
                 failures += 1
                 store.write_failure(cell, f"{type(error).__name__}: {' '.join(str(error).split())}")
                 display.failed(cell, error)
@@ -167,17 +170,24 @@ def _run_cells(
 def run_cell(store: Store, subject: Subject, cell: Cell, display: RunDisplay) -> pd.DataFrame:
     """The records of a cell, by the evaluation it names."""
     evaluate = find_evaluation(cell.evaluation)
-    attack = None if cell.attack == "none" else parse_attack(f"{cell.attack}@{cell.library}({cell.parameters})")
+    single = cell.evaluation != "strong" and cell.attack != "none"
+    attack = parse_attack(f"{cell.attack}@{cell.library}({cell.parameters})") if single else None
 
     def one(first: int, end: int) -> pd.DataFrame:
         return evaluate(subject, cell, attack, first, end)
 
-    return run_batches(store, cell, one, display)
+    return run_batches(store, cell, one, display, subject.keep_images)
 
 
-def run_batches(store: Store, cell: Cell, one: Callable[[int, int], pd.DataFrame], display: RunDisplay) -> pd.DataFrame:
+def run_batches(
+    store: Store,
+    cell: Cell,
+    one: Callable[[int, int], pd.DataFrame],
+    display: RunDisplay,
+    images: bool = False,
+) -> pd.DataFrame:
     """Evaluate batch after batch, keeping each; batches that are there already are taken as they are."""
-    finished = store.batches(cell)
+    finished = store.batches(cell, images)
     parts = []
     for first in range(0, cell.samples, cell.batch_size):
         end = min(first + cell.batch_size, cell.samples)

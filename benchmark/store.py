@@ -10,15 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import safetensors.numpy
+from numpy.typing import NDArray
 
 from benchmark.cells import Cell, cell_from
 from defenses.errors import BadInput
-from defenses.files import writable_folder, write_text, write_with
+from defenses.files import writable_folder, write_bytes, write_text, write_with
 
 MANIFEST = "manifest.json"
+PICTURED = ("whitebox", "strong")
+"""Evaluations whose adversarial images can be kept."""
+ADVERSARIAL = ["adversarial", "adversarial_shape"]
 
 
 class Store:
@@ -78,14 +84,35 @@ class Store:
         words = "-".join([cell.evaluation, cell.defense, cell.attack, cell.parameters, cell.tier, f"n{cell.samples}"])
         return self.cells / f"{re.sub(r'[^A-Za-z0-9.+=]+', '-', words)}-{cell.identity[:16]}.parquet"
 
-    def has(self, cell: Cell) -> bool:
-        """True when the cell is finished."""
-        return self.path(cell).is_file()
+    def has(self, cell: Cell, images: bool = False) -> bool:
+        """True when the cell is finished; with ``images``, when its adversarial images were kept as well."""
+        complete = not images or cell.evaluation not in PICTURED or self.images_path(cell).is_file()
+        return self.path(cell).is_file() and complete
 
     def write(self, cell: Cell, records: pd.DataFrame) -> None:
-        """Keep a finished cell and drop its progress."""
+        """Keep a finished cell and drop its progress; adversarial images go to a file of their own, first."""
+        if "adversarial" in records:
+            kept = records[records["adversarial"].notna()]
+            shapes = {tuple(shape) for shape in kept["adversarial_shape"]}
+            pixels = np.frombuffer(b"".join(kept["adversarial"]), dtype=np.float32)
+            images = pixels.reshape(len(kept), *(shapes.pop() if shapes else (0,)))
+            content = safetensors.numpy.save({"index": kept["index"].to_numpy(dtype=np.int64), "images": images})
+            write_bytes(self.images_path(cell), content)
+            records = records.drop(columns=ADVERSARIAL)
         self._write(self.path(cell), cell, records)
         self.tidy(cell)
+
+    def images_path(self, cell: Cell) -> Path:
+        """Where the adversarial images of a cell are, if they were kept: float32, with their rows in the test set."""
+        return self.path(cell).with_suffix(".safetensors")
+
+    def images(self, cell: Cell) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Rows in the test set and adversarial images of those that fooled the ensemble."""
+        try:
+            content = safetensors.numpy.load(self.images_path(cell).read_bytes())
+            return content["index"], content["images"]
+        except (safetensors.SafetensorError, KeyError) as error:
+            raise BadInput(f"{self.images_path(cell)} cannot be read ({error}); delete it and run again") from None
 
     def tidy(self, cell: Cell) -> None:
         """Drop what a finished cell no longer needs; progress beyond its samples belongs to a larger one."""
@@ -137,11 +164,18 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         self._write(folder / f"{first:06d}-{first + len(records):06d}.parquet", cell, records)
 
-    def batches(self, cell: Cell) -> dict[tuple[int, int], pd.DataFrame]:
-        """Finished batches by (first row, end row): from unfinished work, and from smaller or larger sample sets."""
+    def batches(self, cell: Cell, images: bool = False) -> dict[tuple[int, int], pd.DataFrame]:
+        """Finished batches by (first row, end row): from unfinished work, and from smaller or larger sample sets.
+
+        With ``images``, only those that hold their adversarial images.
+        """
         found: dict[tuple[int, int], pd.DataFrame] = {}
         for path in sorted(self._progress(cell).glob("*.parquet")):
-            found[_rows(path)] = self._read(path)
+            records = self._read(path)
+            if "adversarial" in records or not images or cell.evaluation not in PICTURED:
+                found[_rows(path)] = records if images else records.drop(columns=ADVERSARIAL, errors="ignore")
+        if images and cell.evaluation in PICTURED:
+            return found
         for other in self._relatives(cell):
             records = self.read(other)
             for first in range(0, other.samples, cell.batch_size):

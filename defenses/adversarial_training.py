@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from defenses.ensemble import Ensemble, batch_norm_mode
 from defenses.errors import BadInput
-from defenses.objectives import Baseline, Defense, Terms
+from defenses.objectives import Baseline, Defense, Place, Terms, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class AdversarialTraining(Defense):
     def separable(self) -> bool:  # type: ignore[override]
         return self.inner.separable
 
+    @property
+    def cost(self) -> float:  # type: ignore[override]
+        return self.inner.cost + (self.steps if self.attack == "pgd" else 1)
+
     def around(self, inner: Defense) -> AdversarialTraining:
         """The same adversarial training of another objective."""
         if type(inner).step is not Defense.step:
@@ -52,8 +56,17 @@ class AdversarialTraining(Defense):
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
         return self.inner.objective(logits, labels)
 
+    def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> AdversarialTraining:
+        return replace(self, inner=self.inner.at(place, ensemble, generator))
+
     def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
-        return self.inner.forward(ensemble, images, labels)
+        if not self.inner.makes_images:
+            return self.inner.forward(ensemble, images, labels)
+        # images the inner defense moves are no longer adversarial: those get the members' cross-entropy beside it
+        (clean, adversarial), (clean_labels, labels) = images.chunk(2), labels.chunk(2)
+        logits, terms = self.inner.forward(ensemble, clean, clean_labels)
+        beside = ensemble.member_logits(adversarial)
+        return torch.cat([logits, beside], 1), {**terms, "adversarial": cross_entropy(beside, labels).sum(0)}
 
     def batch(
         self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator

@@ -1,10 +1,9 @@
-"""Ensembles on disk: safetensors with metadata that loading checks; published ``.pth`` files read-only."""
+"""Ensembles on disk: safetensors with metadata that loading checks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput
 from defenses.files import write_bytes
-from defenses.networks import Shape, build_network
+from defenses.networks import Shape
 
 FILE_NAME = "ensemble.safetensors"
 FORMAT = 1
@@ -43,6 +42,8 @@ class Provenance:
     scores: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     weights_sha256: str = ""
+    recognised: str = ""
+    """What a model from outside was taken for, in words; empty for what this project trained."""
     format: int = FORMAT
 
 
@@ -65,32 +66,45 @@ def save_checkpoint(path: Path, ensemble: Ensemble, provenance: Provenance) -> N
     write_bytes(path, save(tensors, metadata={"adp-benchmark": json.dumps(record)}))
 
 
-def load_checkpoint(path: str | Path, **expected: Any) -> Ensemble:
+def load_checkpoint(spec: str | Path, **expected: Any) -> Ensemble:
     """An ensemble in evaluation mode, with its origin in ``ensemble.provenance``.
 
-    ``path`` is a ``.safetensors`` file of this project or the folder that holds one, or a ``.pth`` file of
-    DVERGE's format. Keyword arguments name fields of `Provenance` that must have the given value.
+    ``spec`` is a ``.safetensors`` file of this project or the folder that holds one, or a model from outside: a file
+    in DVERGE's format, ``file.pt:network``, several files with commas, a TorchScript or torch.export program,
+    ``file.py:function``, or ``pyautoattack:resnet18`` (docs/checkpoints.md). Keyword arguments name fields of
+    `Provenance` that must have the given value; weights that do not know their images take ``shape`` and ``classes``
+    from them, and a model that does not know its dataset is taken for any.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / FILE_NAME
-    if not path.is_file():
-        raise BadInput(f"no checkpoint at {path}; give a .safetensors or .pth file, or a folder with {FILE_NAME}")
-    ensemble = _load_own(path) if path.suffix == ".safetensors" else _load_dverge(path)
+    from defenses.outside import load_outside
+
+    path = Path(spec) / FILE_NAME if Path(spec).is_dir() else Path(spec)
+    if is_own(path):
+        ensemble = load_own(path)
+    else:
+        ensemble = load_outside(str(spec), expected.get("shape"), expected.get("classes"))
     for name, value in expected.items():
         found = getattr(ensemble.provenance, name)
-        if found != value:
-            raise BadInput(f"{path} has {name} {found!r}, not {value!r}; give a checkpoint that fits or train one")
+        if found != value and not (name == "dataset" and not found):
+            raise BadInput(f"{spec} has {name} {found!r}, not {value!r}; give a checkpoint that fits or train one")
     return ensemble.eval()
+
+
+def is_own(path: Path) -> bool:
+    """True for a file that `save_checkpoint` wrote."""
+    return path.suffix == ".safetensors" and path.is_file() and "adp-benchmark" in _metadata(path)
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise BadInput(f"{path} is truncated or not a safetensors file: {error}") from error
 
 
 def read_provenance(path: Path) -> Provenance:
     """The metadata of one of this project's checkpoints, without its weights."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise BadInput(f"{path} is truncated or not a safetensors file: {error}") from error
+    metadata = _metadata(path)
     if "adp-benchmark" not in metadata:
         raise BadInput(f"{path} has no adp-benchmark metadata; only checkpoints that `adp-bench train` wrote load here")
     try:
@@ -106,7 +120,8 @@ def read_provenance(path: Path) -> Provenance:
         raise BadInput(f"{path} has metadata that cannot be read: {error}") from error
 
 
-def _load_own(path: Path) -> Ensemble:
+def load_own(path: Path) -> Ensemble:
+    """The ensemble in a file that `save_checkpoint` wrote."""
     provenance = read_provenance(path)
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
@@ -114,50 +129,13 @@ def _load_own(path: Path) -> Ensemble:
         raise BadInput(f"{path} is damaged: its weights do not match their checksum; copy or train it again")
     mean = torch.zeros(provenance.shape)
     ensemble = build_ensemble(provenance.network, provenance.members, provenance.shape, provenance.classes, mean)
-    _load_weights(ensemble, tensors, path)
+    load_weights(ensemble, tensors, path)
     ensemble.provenance = provenance
     return ensemble
 
 
-def _load_dverge(path: Path) -> Ensemble:
-    """DVERGE's published ensembles: ``model0`` … with ``model.`` weights and a ``normalizer`` each."""
-    try:
-        stored = torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # torch.load raises many kinds; all mean the same to the user
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{path} does not load as plain weights (weights_only=True): {reason}") from error
-    if not isinstance(stored, dict) or not all(f"model{k}" in stored for k in range(len(stored))) or not stored:
-        raise BadInput(f"{path} is not in DVERGE's format (model0, model1, …); other .pth files are not recognised")
-    states: list[dict[str, Tensor]] = [stored[f"model{k}"] for k in range(len(stored))]
-    for name in ("normalizer.mean", "normalizer.std", "model.conv1.weight", "model.fc.weight"):
-        if not all(isinstance(state, dict) and isinstance(state.get(name), Tensor) for state in states):
-            raise BadInput(f"{path} is not in DVERGE's format: a member has no tensor {name!r}")
-    means, stds = ([state[f"normalizer.{n}"] for state in states] for n in ("mean", "std"))
-    if not all(torch.equal(value, values[0]) for values in (means, stds) for value in values):
-        raise BadInput(f"{path}: members need a common normalizer.mean and normalizer.std")
-    names = [_from_dverge_name(name) for name in states[0]]
-    blocks = len({name.split(".")[2] for name in names if name.startswith("layers.0.")})
-    depth, classes = 6 * blocks + 2, states[0]["model.fc.weight"].shape[0]
-    shape = (states[0]["model.conv1.weight"].shape[1], 32, 32)
-    members = [build_network(f"resnet-bn-shortcut(depth={depth})", shape, classes) for _ in states]
-    ensemble = Ensemble(members, means[0][:, None, None], stds[0][:, None, None])
-    for member, state in zip(ensemble.members, states, strict=True):
-        weights = {_from_dverge_name(name): tensor for name, tensor in state.items() if name.startswith("model.")}
-        _load_weights(member, weights, path)
-    network = f"resnet-bn-shortcut(depth={depth})"
-    ensemble.provenance = Provenance(
-        str(path), f"cifar{classes}", network, len(states), shape, classes,
-        weights_sha256=digest(ensemble.state_dict()),
-    )  # fmt: skip
-    return ensemble
-
-
-def _from_dverge_name(name: str) -> str:
-    name = name.removeprefix("model.").replace(".downsample.", ".shortcut.")
-    return re.sub(r"^layer(\d+)\.", lambda match: f"layers.{int(match[1]) - 1}.", name)
-
-
-def _load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Put tensors into a module; names and shapes must be the module's own."""
     wanted = module.state_dict()
     for name in sorted(wanted.keys() | tensors.keys()):
         if name not in tensors or name not in wanted:

@@ -54,7 +54,11 @@ class Ensemble(nn.Module):
     def member_features(self, images: Tensor) -> Tensor:
         """Pooled features of every member, (K, N, D)."""
         inputs = self.normalise(images)
-        return torch.stack([_features(member)(inputs) for member in self.members])
+        features = [_features(member)(inputs).flatten(1) for member in self.members]
+        if len({part.shape for part in features}) > 1:
+            sizes = " and ".join(str(part.shape[1]) for part in features)
+            raise BadInput(f"the members have {sizes} features, which do not stack; ask each with member(index)")
+        return torch.stack(features)
 
     def forward(self, images: Tensor) -> Tensor:
         return log_mean_probability(self.member_logits(images))
@@ -64,9 +68,14 @@ class Ensemble(nn.Module):
         return Ensemble([self.members[index]], self.mean, self.std)
 
 
+def has_features(member: nn.Module) -> bool:
+    """True for a member that gives its pooled features; a program from outside seldom does."""
+    return callable(getattr(member, "features", None))
+
+
 def _features(member: nn.Module) -> Callable[[Tensor], Tensor]:
     features = getattr(member, "features", None)
-    if not callable(features):
+    if not has_features(member):
         raise BadInput(f"member of type {type(member).__name__} has no features(images) method; add one to use this")
     return cast(Callable[[Tensor], Tensor], features)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +33,11 @@ class SamePadConv2d(nn.Conv2d):
 class Block(nn.Module):
     """Two 3×3 convolutions and a shortcut, ReLU after the addition."""
 
-    def __init__(self, conv: Any, norm: Any, entry: int, width: int, stride: int, norm_on_shortcut: bool) -> None:
+    def __init__(
+        self, conv: Any, norm: Any, entry: int, width: int, stride: int, norm_on_shortcut: bool, leak: float
+    ) -> None:
         super().__init__()
+        self.leak = leak
         self.conv1 = conv(entry, width, 3, stride)
         self.bn1 = norm(width)
         self.conv2 = conv(width, width, 3, 1)
@@ -43,18 +47,36 @@ class Block(nn.Module):
             projection = conv(entry, width, 1, stride)
             self.shortcut = nn.Sequential(projection, norm(width)) if norm_on_shortcut else projection
 
+    def before_relu(self, inputs: Tensor) -> Iterator[Tensor]:
+        """What enters the first ReLU, then what enters the second."""
+        hidden = self.bn1(self.conv1(inputs))
+        yield hidden
+        yield self.bn2(self.conv2(_relu(hidden, self.leak))) + self.shortcut(inputs)
+
     def forward(self, inputs: Tensor) -> Tensor:
-        hidden = torch.relu(self.bn1(self.conv1(inputs)))
-        return torch.relu(self.bn2(self.conv2(hidden)) + self.shortcut(inputs))
+        _, last = self.before_relu(inputs)
+        return _relu(last, self.leak)
 
 
 class ResidualNetwork(nn.Module):
     """A convolution, stages of residual blocks that halve the resolution, global pooling, one dense layer."""
 
     def __init__(
-        self, conv: Any, norm: Any, shape: Shape, classes: int, widths: list[int], blocks: int, norm_on_shortcut: bool
+        self,
+        conv: Any,
+        norm: Any,
+        shape: Shape,
+        classes: int,
+        widths: list[int],
+        blocks: int,
+        norm_on_shortcut: bool,
+        leak: float,
     ) -> None:
         super().__init__()
+        if not 0 <= leak < 1:
+            raise BadInput(f"leak is {leak:g}; the slope of the ReLU below zero must lie in [0, 1)")
+        self.leak = leak
+        self.depth = 2 + 2 * blocks * len(widths)
         self.conv1 = conv(shape[0], widths[0], 3, 1)
         self.bn1 = norm(widths[0])
         entry, stages = widths[0], []
@@ -62,18 +84,35 @@ class ResidualNetwork(nn.Module):
             strides = [2 if stage and not block else 1 for block in range(blocks)]
             entries = [entry] + [width] * (blocks - 1)
             pairs = zip(entries, strides, strict=True)
-            stages.append(nn.Sequential(*(Block(conv, norm, e, width, s, norm_on_shortcut) for e, s in pairs)))
+            stages.append(nn.Sequential(*(Block(conv, norm, e, width, s, norm_on_shortcut, leak) for e, s in pairs)))
             entry = width
         self.layers = nn.Sequential(*stages)
         self.fc = nn.Linear(entry, classes)
 
     def features(self, images: Tensor) -> Tensor:
         """Pooled features before the dense layer (64 for a ResNet-20)."""
-        hidden = torch.relu(self.bn1(self.conv1(images)))
+        hidden = _relu(self.bn1(self.conv1(images)), self.leak)
         return self.layers(hidden).mean((-2, -1))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.fc(self.features(images))
+
+    def before_relu(self, images: Tensor) -> Iterator[Tensor]:
+        """The output of each of the ``depth`` layers before its ReLU, as it is asked for; the last is the logits."""
+        hidden = self.bn1(self.conv1(images))
+        yield hidden
+        for stage in self.layers:
+            assert isinstance(stage, nn.Sequential)
+            for block in stage:
+                assert isinstance(block, Block)
+                for output in block.before_relu(_relu(hidden, self.leak)):
+                    yield output
+                hidden = output
+        yield self.fc(_relu(hidden, self.leak).mean((-2, -1)))
+
+
+def _relu(values: Tensor, leak: float) -> Tensor:
+    return functional.leaky_relu(values, leak) if leak else torch.relu(values)
 
 
 def _keras_conv(entry: int, width: int, kernel: int, stride: int) -> nn.Module:
@@ -105,9 +144,11 @@ class ResNet:
     """The paper's ResNet: convolutions with biases, no batch norm on shortcuts, Keras' padding and initialisation."""
 
     depth: int
+    leak: float = 0.0
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        network = ResidualNetwork(_keras_conv, _keras_norm, shape, classes, [16, 32, 64], _blocks(self.depth), False)
+        blocks, widths = _blocks(self.depth), [16, 32, 64]
+        network = ResidualNetwork(_keras_conv, _keras_norm, shape, classes, widths, blocks, False, self.leak)
         _keras_he_normal(network.fc.weight, fan_in=network.fc.in_features)
         nn.init.zeros_(network.fc.bias)
         return network
@@ -118,9 +159,22 @@ class ResNetBatchNormShortcut:
     """The ResNet of DVERGE's published checkpoints: no convolution biases, batch norm on the shortcuts."""
 
     depth: int
+    leak: float = 0.0
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        return ResidualNetwork(_torch_conv, nn.BatchNorm2d, shape, classes, [16, 32, 64], _blocks(self.depth), True)
+        blocks, widths = _blocks(self.depth), [16, 32, 64]
+        return ResidualNetwork(_torch_conv, nn.BatchNorm2d, shape, classes, widths, blocks, True, self.leak)
+
+
+@dataclass(frozen=True)
+class ResNet18:
+    """The wide ResNet-18 that adversarial training on CIFAR uses: four stages of two blocks, 64 to 512 channels."""
+
+    leak: float = 0.0
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        widths = [64, 128, 256, 512]
+        return ResidualNetwork(_torch_conv, nn.BatchNorm2d, shape, classes, widths, 2, True, self.leak)
 
 
 @dataclass(frozen=True)
@@ -128,11 +182,13 @@ class MiniResNet:
     """A small residual network for 8×8 digits: two stages of one block."""
 
     width: int = 16
+    leak: float = 0.0
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
         if self.width < 1:
             raise BadInput(f"width is {self.width}; a network has at least 1 channel")
-        return ResidualNetwork(_torch_conv, nn.BatchNorm2d, shape, classes, [self.width, 2 * self.width], 1, True)
+        widths = [self.width, 2 * self.width]
+        return ResidualNetwork(_torch_conv, nn.BatchNorm2d, shape, classes, widths, 1, True, self.leak)
 
 
 def _blocks(depth: int) -> int:
@@ -145,6 +201,7 @@ def _blocks(depth: int) -> int:
 NETWORKS: Registry[Any] = Registry("network")
 NETWORKS.register("resnet", ResNet)
 NETWORKS.register("resnet-bn-shortcut", ResNetBatchNormShortcut)
+NETWORKS.register("resnet18", ResNet18)
 NETWORKS.register("mini-resnet", MiniResNet)
 NETWORKS.alias("resnet20", "resnet(depth=20)")
 NETWORKS.alias("resnet32", "resnet(depth=32)")

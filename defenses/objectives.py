@@ -17,6 +17,16 @@ Terms = dict[str, Tensor]
 """The parts of a loss by name, each one value per image (N,); the loss is the mean of their sum."""
 
 
+class Place(NamedTuple):
+    """Where in training an epoch is."""
+
+    epoch: int
+    """Counted from 0."""
+    epochs: int
+    from_checkpoint: bool = False
+    """Whether training started from a trained ensemble."""
+
+
 class Result(NamedTuple):
     """What a training step computed, for the progress display."""
 
@@ -39,12 +49,18 @@ class Defense:
     """Base of every defense: a frozen dataclass whose fields are the parameters of its spec.
 
     A new defense defines ``objective``. It may also change the batch (``batch``), compute its terms from the
-    ensemble itself (``forward``, e.g. for input gradients), own the whole update (``step``), or refuse
-    ensembles it cannot train (``check``).
+    ensemble itself (``forward``, e.g. for input gradients), own the whole update (``step``), change over
+    training (``at``), or refuse ensembles it cannot train (``check``).
     """
 
     separable: ClassVar[bool] = False
     """True when the objective is a sum over members, so that they may be trained independently."""
+
+    makes_images: ClassVar[bool] = False
+    """True when ``forward`` trains on images of its own making, so that adversarial ones are trained on beside them."""
+
+    cost: ClassVar[float] = 1.0
+    """Work per image, relative to plain training; it only matters to the time left when it changes over training."""
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
         """Loss terms from member logits (K, N, L) and labels (N,)."""
@@ -77,6 +93,13 @@ class Defense:
         optimiser.step()
         return Result(logits, labels, terms)
 
+    def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> Defense:
+        """The defense that trains one epoch; override it for a schedule, or for a draw that holds for an epoch.
+
+        ``generator`` depends on the seed and the epoch alone, so a resumed run gets the same defense.
+        """
+        return self
+
     def check(self, members: int, classes: int) -> None:
         """Raise BadInput when an ensemble of this size cannot be trained this way."""
 
@@ -106,9 +129,9 @@ class ADP(Defense):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        _at_least("alpha", self.alpha, 0)
-        _at_least("beta", self.beta, 0)
-        _positive("temperature", self.temperature)
+        at_least("alpha", self.alpha, 0)
+        at_least("beta", self.beta, 0)
+        positive("temperature", self.temperature)
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
         logits = logits / self.temperature
@@ -154,17 +177,19 @@ class JSD(Defense):
     lambda_: float
 
     def __post_init__(self) -> None:
-        _at_least("lambda", self.lambda_, 0)
+        at_least("lambda", self.lambda_, 0)
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
         return {"ece": cross_entropy(logits, labels).sum(0), "jsd": -self.lambda_ * jensen_shannon(logits)}
 
 
-def _at_least(name: str, value: float, low: float) -> None:
+def at_least(name: str, value: float, low: float) -> None:
+    """Refuse a parameter below ``low``, or not finite, by its name."""
     if not (math.isfinite(value) and value >= low):
         raise BadInput(f"{name} is {value:g}; it must be a number ≥ {low:g}")
 
 
-def _positive(name: str, value: float) -> None:
+def positive(name: str, value: float) -> None:
+    """Refuse a parameter that is not a finite number above 0, by its name."""
     if not (math.isfinite(value) and value > 0):
         raise BadInput(f"{name} is {value:g}; it must be a number > 0")

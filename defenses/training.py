@@ -23,7 +23,7 @@ from defenses.errors import BadInput, RunFailed
 from defenses.files import writable_folder, write_bytes, write_text
 from defenses.images import LabelledImages
 from defenses.networks import canonical_network
-from defenses.objectives import Defense, Result, cross_entropy, total
+from defenses.objectives import Defense, Place, Result, cross_entropy, total
 from defenses.recipes import Recipe
 
 STATE_NAME = "training.pt"
@@ -148,6 +148,7 @@ class _Run:
     ) -> None:
         self.defense, self.data, self.train_set, self.recipe, self.seed = defense, data, train_set, recipe, seed
         self.ensemble, self.asked, self.out = ensemble, asked, out
+        self.warm = bool(asked.started_from)
         self.epoch = 0
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {}
@@ -159,6 +160,7 @@ class _Run:
         self.epochs = recipe.epochs * self.runs
         self.batches = _batch_count(len(train_set), recipe.batch_size)
         self.optimiser = self._new_optimiser()
+        self.costs = relative_costs(defense, recipe, ensemble, self.warm)
 
     def go(self, on_progress: Callable[[Progress], None], on_epoch: Callable[[dict[str, Any]], None]) -> None:
         """Train to the end, or until every member is frozen, and put the selected weights in place."""
@@ -207,8 +209,8 @@ class _Run:
         self.optimiser = self._new_optimiser()
 
     def _cost(self, epoch: int) -> float:
-        """Relative cost of an epoch: its pixels."""
-        return self.recipe.scale_at(epoch % self.recipe.epochs) ** 2
+        """Relative cost of an epoch."""
+        return self.costs[epoch % self.recipe.epochs]
 
     def _run_epoch(self, report: Callable[[int, _Totals], None]) -> _Totals:
         run, epoch = divmod(self.epoch, self.recipe.epochs)
@@ -217,13 +219,14 @@ class _Run:
         self.ensemble.mean = resize(full_mean, scale)
         trained = self.ensemble if self.runs == 1 else self.ensemble.member(run)
         self._set_modes(trained)
+        defense = self.defense.at(Place(epoch, self.recipe.epochs, self.warm), trained, generator)
         totals = _Totals()
         try:
             order = torch.randperm(len(self.train_set), generator=generator)
             for batch in range(self.batches):
                 rows = order[batch * self.recipe.batch_size : (batch + 1) * self.recipe.batch_size]
                 self._set_learning_rate(epoch, batch)
-                totals.add(self._step(trained, rows, scale, generator))
+                totals.add(self._step(defense, trained, rows, scale, generator))
                 report(batch + 1, totals)
         except RunFailed as error:
             raise RunFailed(
@@ -234,14 +237,16 @@ class _Run:
             self.ensemble.mean = full_mean
         return totals
 
-    def _step(self, trained: Ensemble, rows: Tensor, scale: float, generator: torch.Generator) -> Result:
+    def _step(
+        self, defense: Defense, trained: Ensemble, rows: Tensor, scale: float, generator: torch.Generator
+    ) -> Result:
         device = self.ensemble.mean.device
         images = augment(self.train_set.images(rows).to(device), self.recipe, generator)
         images = resize(images, scale).contiguous(memory_format=torch.channels_last)
         labels = self.train_set.labels[rows].to(device)
         if self.recipe.strategy == "sequential":
-            return sequential_step(self.defense, trained, self.optimiser, images, labels, generator)
-        return self.defense.step(trained, self.optimiser, images, labels, generator)
+            return sequential_step(defense, trained, self.optimiser, images, labels, generator)
+        return defense.step(trained, self.optimiser, images, labels, generator)
 
     def _set_modes(self, trained: Ensemble) -> None:
         self.ensemble.eval()
@@ -428,6 +433,13 @@ def _epoch_seed(seed: int, epoch: int) -> int:
     return (seed * 1_000_003 + epoch) * 2_654_435_761 % 2**63
 
 
+def relative_costs(defense: Defense, recipe: Recipe, ensemble: Ensemble, from_checkpoint: bool) -> list[float]:
+    """What each epoch costs, in units of each other: its pixels times what the defense does with them."""
+    places = [Place(epoch, recipe.epochs, from_checkpoint) for epoch in range(recipe.epochs)]
+    generator = torch.Generator()  # what is drawn does not matter here
+    return [recipe.scale_at(place.epoch) ** 2 * defense.at(place, ensemble, generator).cost for place in places]
+
+
 def estimate_seconds(
     named: NamedDefense, data: TrainingData, network: str, members: int, recipe: Recipe, device: torch.device | str
 ) -> float:
@@ -437,9 +449,11 @@ def estimate_seconds(
     rows = slice(0, recipe.batch_size)
     images, labels = data.train.images(rows).to(device), data.train.labels[rows].to(device)
     optimiser = torch.optim.Adam(ensemble.train().parameters())
+    generator = torch.Generator().manual_seed(0)
+    defense = named.defense.at(Place(recipe.epochs - 1, recipe.epochs), ensemble, generator)
     for _ in range(2):  # the first step is slower: memory is laid out
         began = time.perf_counter()
-        named.defense.step(ensemble, optimiser, images, labels, torch.Generator().manual_seed(0))
+        defense.step(ensemble, optimiser, images, labels, generator)
         seconds = time.perf_counter() - began
     batches = _batch_count(recipe.train_images or len(data.train), recipe.batch_size)
-    return seconds * batches * sum(recipe.scale_at(epoch) ** 2 for epoch in range(recipe.epochs))
+    return seconds * batches * sum(relative_costs(named.defense, recipe, ensemble, False)) / defense.cost

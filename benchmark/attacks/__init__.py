@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     """(model, images, labels, attack) → adversarial images; ``labels`` are the targets of a targeted attack."""
 
 ATTACKS: Registry[type[Attack]] = Registry("attack")
-for _name in ("FGSM", "BIM", "PGD", "MIM", "JSMA", "CW", "EAD", "Evasive"):
+for _name in ("FGSM", "BIM", "PGD", "MIM", "JSMA", "CW", "EAD", "Evasive", "Square", "AutoAttack", "MORA", "Cascade"):
     ATTACKS.register(_name.lower(), f"benchmark.attacks.definitions:{_name}")
+for _name, _class in (("apgd-ce", "APGDCE"), ("apgd-t", "APGDT"), ("fab-t", "FABT")):
+    ATTACKS.register(_name, f"benchmark.attacks.definitions:{_class}")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def parse_attack(text: str) -> NamedAttack:
     call = specs.parse(text, "attack")
     name, _, library = call.name.partition("@")
     attack = specs.build(ATTACKS.get(name), specs.Call(name, call.arguments), "attack")
-    library = library or next(iter(attack.backends))
+    library = library or attack.usual_library
     if library not in attack.backends:
         raise BadInput(f"no library {library!r} for attack {name!r}; {did_you_mean(library, attack.backends)}")
     return NamedAttack(name, library, attack)

@@ -11,7 +11,8 @@ from art.estimators.classification import PyTorchClassifier
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmark.attacks.definitions import BIM, CW, EAD, FGSM, JSMA, MIM, PGD
+from benchmark.attacks.definitions import APGDCE, BIM, CW, EAD, FGSM, JSMA, MIM, PGD, Square
+from benchmark.models import count_classes
 from defenses.errors import BadInput
 
 
@@ -25,9 +26,21 @@ def bim(model: nn.Module, images: Tensor, labels: Tensor, attack: BIM) -> Tensor
 
 
 def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:
+    attack.refuse_extras("art")
     settings = {"eps": attack.eps, "eps_step": attack.step, "max_iter": attack.steps, "num_random_init": 1}
     runner = evasion.ProjectedGradientDescent
     return _run(runner, model, images, labels, attack.targeted, **settings, verbose=False)
+
+
+def apgd_ce(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDCE) -> Tensor:
+    settings = {"eps": attack.eps, "eps_step": 2 * attack.eps, "max_iter": attack.steps, "loss_type": "cross_entropy"}
+    runner = evasion.AutoProjectedGradientDescent
+    return _run(runner, model, images, labels, False, **settings, nb_random_init=attack.restarts, verbose=False)
+
+
+def square(model: nn.Module, images: Tensor, labels: Tensor, attack: Square) -> Tensor:
+    settings = {"eps": attack.eps, "max_iter": attack.queries, "p_init": 0.8, "nb_restarts": 1, "verbose": False}
+    return _run(evasion.SquareAttack, model, images, labels, None, **settings)
 
 
 def mim(model: nn.Module, images: Tensor, labels: Tensor, attack: MIM) -> Tensor:
@@ -61,7 +74,7 @@ def _at_one_constant(attack: CW | EAD) -> dict[str, Any]:
 def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:
     """The original attack, two scalars at a time towards the next class: not what the authors ran."""
     runner = evasion.SaliencyMapMethod
-    classes = _classes(model, images)
+    classes = count_classes(model, images)
     return _run(
         runner, model, images, (labels + 1) % classes, None, theta=attack.eps, gamma=attack.gamma, verbose=False
     )
@@ -70,7 +83,7 @@ def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tens
 def _run(
     runner: Any, model: nn.Module, images: Tensor, labels: Tensor, targeted: bool | None, **settings: Any
 ) -> Tensor:
-    classes = _classes(model, images)
+    classes = count_classes(model, images)
     classifier = PyTorchClassifier(
         model,
         loss=nn.CrossEntropyLoss(),
@@ -85,8 +98,3 @@ def _run(
     one_hot = functional.one_hot(labels, classes).cpu().numpy()
     adversarial = attacker.generate(images.cpu().numpy().astype(np.float32), y=one_hot)
     return torch.from_numpy(np.asarray(adversarial, dtype=np.float32)).to(images.device)
-
-
-def _classes(model: nn.Module, images: Tensor) -> int:
-    with torch.no_grad():
-        return model(images[:1]).shape[-1]

@@ -19,10 +19,22 @@ class Attack:
     """Base of every attack."""
 
     backends: ClassVar[dict[str, str]] = {}
+    notes: ClassVar[dict[str, str]] = {}
+    """Library to what it is known to do differently; docs/attacks.md has the evidence."""
     paper_output: ClassVar[Literal["probabilities", "log-probabilities"]] = "log-probabilities"
     """What the authors handed the attack as the ensemble's logits (tier ``paper``)."""
     paper_labels: ClassVar[Literal["predicted", "true"]] = "predicted"
     """The labels the authors' attack started from (tier ``paper``)."""
+
+    keeps_survivors: ClassVar[bool] = False
+    """True when images that it could not fool come back as they were: those that did not move prove nothing then."""
+    query_only: ClassVar[bool] = False
+    """True when it never looks at a gradient: what it fools cannot be blamed on one."""
+
+    @property
+    def usual_library(self) -> str:
+        """The library that runs it when none is named."""
+        return next(iter(self.backends))
 
     @property
     def budget(self) -> float | None:
@@ -93,8 +105,28 @@ class _Stepped(_Linf):
 class PGD(_Stepped):
     """Projected gradient descent: BIM from a uniformly drawn start in the ball."""
 
-    backends: ClassVar[dict[str, str]] = _backends("pgd", "torchattacks", "art", "foolbox")
+    backends: ClassVar[dict[str, str]] = {
+        **_backends("pgd", "torchattacks", "art", "foolbox"),
+        "native": "benchmark.attacks.native.ascent:pgd",
+    }
     targeted: bool = False
+    restarts: int = 1
+    """Starts per image; images that are fooled are not started again."""
+    loss: Literal["ce", "margin", "dlr"] = "ce"
+    """What is ascended: cross-entropy, the margin to the best other class, or that margin scaled (DLR)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one("restarts", self.restarts)
+
+    def refuse_extras(self, library: str) -> None:
+        """No library restarts on the survivors alone or lets the loss be chosen."""
+        if self.restarts > 1 or self.loss != "ce":
+            raise BadInput(f"pgd@{library} has neither restarts nor a choice of loss; use pgd@native")
+
+    @property
+    def usual_library(self) -> str:
+        return "native" if self.restarts > 1 or self.loss != "ce" else super().usual_library
 
 
 @dataclass(frozen=True)
@@ -102,6 +134,7 @@ class MIM(_Stepped):
     """Momentum iterative method: BIM along a running sum of normalised gradients."""
 
     backends: ClassVar[dict[str, str]] = _backends("mim", "torchattacks", "art", "foolbox")
+    notes: ClassVar[dict[str, str]] = {"foolbox": "sums the signs of the gradients, not the gradients"}
     decay: float = 1.0
     targeted: bool = False
 
@@ -115,6 +148,10 @@ class CW(Attack):
     """Carlini and Wagner's L2 attack at one constant c, without a search for it."""
 
     backends: ClassVar[dict[str, str]] = _backends("cw", "foolbox", "torchattacks", "art")
+    notes: ClassVar[dict[str, str]] = {
+        "torchattacks": "takes any image that is misclassified, whatever kappa; pixels at 0 or 1 cannot move",
+        "art": "searches the length of every step",
+    }
 
     c: float
     kappa: float = 0.1
@@ -133,6 +170,7 @@ class EAD(Attack):
     """Elastic-net attack at one constant c: L2 and beta·L1 together, best by their sum."""
 
     backends: ClassVar[dict[str, str]] = _backends("ead", "foolbox", "torchattacks", "art")
+    notes: ClassVar[dict[str, str]] = {"torchattacks": "overwrites the image that it measures distances from"}
 
     c: float
     beta: float = 0.01
@@ -151,9 +189,12 @@ class JSMA(Attack):
     """Saliency attack as the authors ran it: floor(gamma·D) times, the most helpful scalar falls by eps."""
 
     backends: ClassVar[dict[str, str]] = {
-        "native": "benchmark.attacks.native:jsma",
+        "native": "benchmark.attacks.native.jsma:jsma",
         **_backends("jsma", "torchattacks", "art"),
     }
+    notes: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("torchattacks", "art"), "not the same attack: raises two scalars at a time, towards the next class"
+    )
     paper_labels: ClassVar[Literal["predicted", "true"]] = "true"
 
     gamma: float
@@ -173,7 +214,7 @@ class JSMA(Attack):
 class Evasive(_Linf):
     """PGD that also raises the ensemble's log diversity, to slip past a detector that watches it."""
 
-    backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native:evasive"}
+    backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native.evasive:evasive"}
     paper_output: ClassVar[Literal["probabilities", "log-probabilities"]] = "log-probabilities"
     steps: int = 50
     weight: float = 1.0
@@ -183,6 +224,105 @@ class Evasive(_Linf):
         super().__post_init__()
         if not (math.isfinite(self.weight) and self.weight >= 0):
             raise BadInput(f"weight is {self.weight:g}; it must be a number ≥ 0")
+
+
+@dataclass(frozen=True)
+class _Reference(_Linf):
+    """A part of reference AutoAttack, with the reference's settings as defaults."""
+
+    keeps_survivors: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class APGDCE(_Reference):
+    """Auto-PGD on the cross-entropy: the step size falls where progress stops."""
+
+    backends: ClassVar[dict[str, str]] = _backends("apgd_ce", "pyautoattack", "torchattacks", "art")
+    notes: ClassVar[dict[str, str]] = {"art": "returns the last point, not the best one"}
+    steps: int = 100
+    restarts: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one("restarts", self.restarts)
+
+
+@dataclass(frozen=True)
+class APGDT(_Reference):
+    """Auto-PGD on the targeted DLR loss, towards each of the most likely other classes in turn."""
+
+    backends: ClassVar[dict[str, str]] = _backends("apgd_t", "pyautoattack", "torchattacks")
+    steps: int = 100
+    targets: int = 9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one("targets", self.targets)
+
+
+@dataclass(frozen=True)
+class FABT(_Reference):
+    """Fast adaptive boundary attack, targeted: the nearest point over the boundary to each other class."""
+
+    backends: ClassVar[dict[str, str]] = _backends("fab_t", "pyautoattack", "torchattacks")
+    steps: int = 100
+    targets: int = 9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one("targets", self.targets)
+
+
+@dataclass(frozen=True)
+class Square(_Reference):
+    """Random search with squares, without any gradient: the witness against gradients that are masked."""
+
+    backends: ClassVar[dict[str, str]] = _backends("square", "pyautoattack", "torchattacks", "art")
+    notes: ClassVar[dict[str, str]] = {
+        "art": "asks the model three times per query; its squares shrink sooner when queries are few"
+    }
+    query_only: ClassVar[bool] = True
+    queries: int = 5000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one("queries", self.queries)
+
+
+@dataclass(frozen=True)
+class AutoAttack(_Reference):
+    """Reference AutoAttack, standard version: apgd-ce, apgd-t, fab-t and square, each on what is left."""
+
+    backends: ClassVar[dict[str, str]] = _backends("autoattack", "pyautoattack")
+
+
+@dataclass(frozen=True)
+class MORA(_Linf):
+    """Ascends the members' logits, weighted by their leverage, together with the averaged output."""
+
+    backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native.mora:mora"}
+    steps: int = 100
+    targets: int = 9
+    """Other classes that are aimed at, the most likely first, after the untargeted ascents."""
+    average: Literal["probabilities", "logits", "votes"] = "probabilities"
+    """How the ensemble combines its members."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _not_negative("targets", self.targets)
+
+
+@dataclass(frozen=True)
+class Cascade(_Linf):
+    """PGD-20, PGD-200 and Brendel and Bethge's boundary walk, three times each on what is left."""
+
+    backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native.cascade:cascade"}
+    walks: int = 3
+    """Boundary walks; they need numba."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one("walks", self.walks)
 
 
 def _check_minimiser(attack: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import foolbox
+import torch
 from torch import Tensor, nn
 
 from benchmark.attacks.definitions import BIM, CW, EAD, FGSM, MIM, PGD
@@ -25,6 +26,7 @@ def bim(model: nn.Module, images: Tensor, labels: Tensor, attack: BIM) -> Tensor
 
 
 def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:
+    attack.refuse_extras("foolbox")
     runner = foolbox.attacks.LinfPGD(abs_stepsize=attack.step, steps=attack.steps, random_start=True)
     return _fixed(runner, model, images, labels, attack.eps, attack.targeted)
 
@@ -60,6 +62,21 @@ def ead(model: nn.Module, images: Tensor, labels: Tensor, attack: EAD) -> Tensor
         abort_early=False,
     )
     return _minimise(runner, model, images, labels, attack.targeted)
+
+
+def brendel_bethge(model: nn.Module, images: Tensor, labels: Tensor, eps: float, walks: int) -> Tensor:
+    """Walk along the decision boundary to the nearest point; images that come within eps, the others as they were."""
+    adversarial = images.clone()
+    left = torch.arange(len(images), device=images.device)
+    for _ in range(walks):
+        if not len(left):
+            break
+        runner = foolbox.attacks.LinfinityBrendelBethgeAttack()
+        found = runner.run(_wrap(model, images), images[left], foolbox.criteria.Misclassification(labels[left]))
+        near = (found - images[left]).flatten(1).abs().amax(1) <= eps
+        adversarial[left[near]] = found[near]
+        left = left[~near]
+    return adversarial
 
 
 def _fixed(runner: Any, model: nn.Module, images: Tensor, labels: Tensor, eps: float, targeted: bool) -> Tensor:

@@ -7,7 +7,8 @@ from typing import Any
 import torchattacks
 from torch import Tensor, nn
 
-from benchmark.attacks.definitions import BIM, CW, EAD, FGSM, JSMA, MIM, PGD
+from benchmark.attacks.definitions import APGDCE, APGDT, BIM, CW, EAD, FABT, FGSM, JSMA, MIM, PGD, Square
+from benchmark.models import count_classes, library_seed
 from defenses.errors import BadInput
 
 
@@ -21,8 +22,32 @@ def bim(model: nn.Module, images: Tensor, labels: Tensor, attack: BIM) -> Tensor
 
 
 def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:
+    attack.refuse_extras("torchattacks")
     runner = torchattacks.PGD(model, eps=attack.eps, alpha=attack.step, steps=attack.steps, random_start=True)
     return _run(runner, images, labels, attack.targeted)
+
+
+def apgd_ce(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDCE) -> Tensor:
+    settings = {"eps": attack.eps, "steps": attack.steps, "n_restarts": attack.restarts, "seed": library_seed()}
+    return _run(torchattacks.APGD(model, loss="ce", **settings), images, labels, False)
+
+
+def apgd_t(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDT) -> Tensor:
+    runner = torchattacks.APGDT(model, eps=attack.eps, steps=attack.steps, seed=library_seed())
+    runner.target_class, runner.n_target_classes = None, min(attack.targets, count_classes(model, images) - 1)
+    return _run(runner, images, labels, False)
+
+
+def fab_t(model: nn.Module, images: Tensor, labels: Tensor, attack: FABT) -> Tensor:
+    settings = {"eps": attack.eps, "steps": attack.steps, "multi_targeted": True, "seed": library_seed()}
+    runner = torchattacks.FAB(model, **settings)
+    runner.n_target_classes = min(attack.targets, count_classes(model, images) - 1)
+    return _run(runner, images, labels, False)
+
+
+def square(model: nn.Module, images: Tensor, labels: Tensor, attack: Square) -> Tensor:
+    settings = {"eps": attack.eps, "n_queries": attack.queries, "resc_schedule": False, "seed": library_seed()}
+    return _run(torchattacks.Square(model, **settings), images, labels, False)
 
 
 def mim(model: nn.Module, images: Tensor, labels: Tensor, attack: MIM) -> Tensor:

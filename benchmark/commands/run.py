@@ -16,7 +16,7 @@ Many = list[str] | None
 
 def run(
     preset: Annotated[str, typer.Argument(help="Preset name, see `adp-bench list presets`.")],
-    tier: Annotated[Many, typer.Option(help="Only this tier: paper or strict. May be repeated.")] = None,
+    tier: Annotated[Many, typer.Option(help="Only this tier: paper, strict or strong. May be repeated.")] = None,
     samples: Annotated[
         str | None, typer.Option(metavar="N|all", help="Attack the first N test images; all is the paper's number.")
     ] = None,
@@ -31,6 +31,10 @@ def run(
     seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
     seeds: Annotated[str | None, typer.Option(metavar="0,1,2", help="Several seeds: mean and spread.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images attacked at once; results may depend on it.")] = None,
+    keep_images: Annotated[
+        bool,
+        typer.Option(help="Keep the adversarial images that fool an ensemble, for `adp-bench verify`."),
+    ] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: results/runs/PRESET]")] = None,
 ) -> None:
@@ -54,6 +58,7 @@ def run(
         device=find_device(device),
         out=out or Path("results/runs") / preset,
         command=shlex.join(["adp-bench", *sys.argv[1:]]),
+        keep_images=keep_images,
     )
     display = RunDisplay()
     try:

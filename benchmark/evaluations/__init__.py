@@ -31,6 +31,10 @@ class Subject:
     """Another ensemble, trained by the attacker, for black-box attacks."""
     clean: Tensor
     """Predicted classes of the clean images, (N,), on the CPU."""
+    report: Callable[[str], None] = lambda words: None
+    """Told what is being done, by evaluations of many parts."""
+    keep_images: bool = False
+    """Adversarial images that fool the ensemble are kept with the records (column ``adversarial``, float32 bytes)."""
 
     @property
     def classes(self) -> int:
@@ -42,11 +46,12 @@ Batch = Callable[[Subject, Cell, NamedAttack | None, int, int], pd.DataFrame]
 
 def find_evaluation(name: str) -> Batch:
     """The function that evaluates a batch for cells of this kind."""
-    from benchmark.evaluations import blackbox, clean, detection, diversity, transferability, whitebox
+    from benchmark.evaluations import blackbox, clean, detection, diversity, strong, transferability, whitebox
 
     return {
         "clean": clean.batch,
         "whitebox": whitebox.batch,
+        "strong": strong.batch,
         "blackbox": blackbox.batch,
         "transfer": transferability.batch,
         "detection": detection.batch,

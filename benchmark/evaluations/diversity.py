@@ -11,6 +11,7 @@ from benchmark.cells import Cell
 from benchmark.evaluation import FLAGS, cost_columns
 from benchmark.evaluations import Subject
 from defenses.diversity import log_ensemble_diversity
+from defenses.ensemble import has_features
 
 MAPPED = 1000
 """Images whose features are mapped to the plane, as in the paper's Fig. 4."""
@@ -42,19 +43,19 @@ def batch(subject: Subject, cell: Cell, attack: NamedAttack | None, first: int, 
         for k, member in enumerate(shown):
             frame[f"probabilities_net{k + 1}"] = pd.Series(list(member), dtype=object).reindex(frame.index)
         mapped = min(MAPPED, end)
-        for k, plane in enumerate(_planes(subject, mapped, cell.seed) if mapped >= FEWEST else []):
+        mappable = mapped >= FEWEST and all(has_features(member) for member in subject.ensemble.members)
+        for k, plane in enumerate(_planes(subject, mapped, cell.seed) if mappable else []):
             frame[f"tsne_net{k + 1}"] = pd.Series(list(plane), dtype=object).reindex(frame.index)
     return frame
 
 
 def _planes(subject: Subject, count: int, seed: int) -> list[np.ndarray[tuple[int, int], np.dtype[np.float32]]]:
-    """t-SNE (perplexity 30) of the 64 pooled features of each member for the first images."""
+    """t-SNE (perplexity 30) of the pooled features of each member for the first images."""
     from sklearn.manifold import TSNE
 
+    members = [subject.ensemble.member(k) for k in range(len(subject.ensemble))]  # whose features may differ in size
+    batches = subject.images[:count].split(500)
     with torch.no_grad():
-        parts = [subject.ensemble.member_features(images).cpu() for images in subject.images[:count].split(500)]
+        features = [torch.cat([member.member_features(images)[0].cpu() for images in batches]) for member in members]
     perplexity = min(30.0, (count - 1) / 3)
-    return [
-        TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(features.numpy())
-        for features in torch.cat(parts, dim=1)
-    ]
+    return [TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(rows.numpy()) for rows in features]

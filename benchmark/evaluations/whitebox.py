@@ -29,4 +29,5 @@ def batch(subject: Subject, cell: Cell, attack: NamedAttack | None, first: int, 
         subject.classes,
         subject.fast,
         keep=SHOWN if first == 0 else 0,
+        keep_successes=subject.keep_images,
     )

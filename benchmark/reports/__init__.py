@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 from benchmark.comparison import write_comparison
+from benchmark.diagnostics import Diagnosis
+from benchmark.reports.crosscheck import crosscheck_figures, write_crosscheck
 from benchmark.reports.curves import curve_figures
 from benchmark.reports.detection import detection_figures, detection_table
 from benchmark.reports.diversity import diversity_figures
 from benchmark.reports.figures import keep
 from benchmark.reports.page import write_page
 from benchmark.reports.strip import strip_figures
+from benchmark.reports.strong import gap_figures, gap_table, suite_table
 from benchmark.reports.tables import read_rows, write_tables
 from benchmark.reports.transfer import transfer_figures, transfer_table
 from benchmark.store import Store
 from defenses.files import write_text
 
 
-def write_report(store: Store) -> None:
-    """Write every table and figure of a run folder, and the page that holds them all."""
-    write_tables(store)
+def write_report(store: Store) -> Diagnosis:
+    """Write every table and figure of a run folder, and the page that holds them all; what the checks found."""
+    rows = read_rows(store)
+    write_tables(store, rows)
     write_comparison(store)
-    for name, table in (("transfer", transfer_table(store)), ("detection", detection_table(store))):
+    tables = {
+        "gap": gap_table(rows),
+        "strong": suite_table(store),
+        "transfer": transfer_table(store),
+        "detection": detection_table(store),
+    }
+    for name, table in tables.items():
         if not table.empty:
             write_text(store.folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
-    cells, rows, _ = read_rows(store)
     figures = [
-        *curve_figures(cells, rows),
+        *crosscheck_figures(write_crosscheck(store)),
+        *gap_figures(rows),
+        *curve_figures(rows.cells, rows.table),
         *transfer_figures(store),
         *detection_figures(store),
         *diversity_figures(store),
-        *strip_figures(store, cells),
+        *strip_figures(store, rows.cells),
     ]
     keep(store.folder / "figures", figures)
     write_page(store, figures)
+    return rows.diagnosis

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from benchmark.cells import Cell
@@ -19,11 +21,15 @@ def curve_figures(cells: list[Cell], table: pd.DataFrame) -> list[Figure]:
     rows["strength"] = [next((cell.settings[key] for key in STRENGTH if key in cell.settings), None) for cell in cells]
     rows["parameter"] = [next((key for key in STRENGTH if key in cell.settings), "") for cell in cells]
     rows["rest"] = [
-        ",".join(f"{key}={value}" for key, value in cell.settings.items() if key not in (*STRENGTH, "surrogate"))
+        ",".join(f"{key}={value}" for key, value in _relative(cell).items() if key not in (*STRENGTH, "surrogate"))
         for cell in cells
     ]
     rows["unusual"] = [
-        ",".join(part for part in cell.parameters.split(",") if part.partition("=")[0] not in STRENGTH)
+        ",".join(
+            f"{key}={_relative(cell)[key]}"
+            for key, _, _ in (part.partition("=") for part in cell.parameters.split(",") if part)
+            if key not in STRENGTH
+        )
         for cell in cells
     ]
     rows = rows[rows["strength"].notna() & rows["accuracy"].notna()]
@@ -33,6 +39,14 @@ def curve_figures(cells: list[Cell], table: pd.DataFrame) -> list[Figure]:
         for _, part in rows.groupby(keys, sort=False)
         if part["strength"].nunique() >= 3
     ]
+
+
+def _relative(cell: Cell) -> dict[str, Any]:
+    """Settings with the step as a share of eps: along a curve the step grows with eps."""
+    settings = cell.asked_settings
+    if settings.get("step_size"):
+        settings["step_size"] = f"{settings['step_size'] / settings['eps']:.6g}·eps"
+    return settings
 
 
 def _curve(rows: pd.DataFrame, parameter: str) -> Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from benchmark.cells import Cell
+from benchmark.diagnostics import Diagnosis
+from benchmark.reports import crosscheck
 from benchmark.reports.detection import detection_table
 from benchmark.reports.figures import Figure
+from benchmark.reports.strong import suite_table
 from benchmark.reports.tables import SIGNIFICANT, Layout, read_rows
 from benchmark.reports.transfer import transfer_table
 from benchmark.statistics import accuracy_interval, mcnemar
@@ -24,13 +27,17 @@ from benchmark.store import Store
 from defenses.files import write_text
 
 NOTHING = "–"
+LIBRARIES = "One attack, every library"
 TIERS = {
     "paper": "the attacks as published, quirks included",
     "strict": "the same attacks with true labels and correct outputs; what was wrong before counts as wrong",
     "strong": "attacks of today, per-image worst case",
     "black-box": "images made on a surrogate ensemble that was trained with another seed",
 }
+GAP = "The tiers side by side"
 KINDS = {
+    "gap": GAP,
+    "crosscheck": LIBRARIES,
     "curve": "Security curves",
     "transfer": "Transferability",
     "detection": "Detection",
@@ -115,13 +122,17 @@ def _digest(script: str) -> str:
 def _content(store: Store, figures: Sequence[Figure]) -> dict[str, Any]:
     manifest = store.manifest()
     asked = store.asked()
-    cells, table, records = read_rows(store)
+    cells, table, records, diagnosis = read_rows(store)
     run = _Run(cells, table, records)
-    warned = _warned(store, asked, cells, table)
+    warned = _warned(store, asked, diagnosis)
     groups: dict[str, list[Picture]] = {}
     for figure in figures:
         groups.setdefault(_kind(figure.name), []).append(_picture(store, figure))
+    compared = crosscheck.crosscheck_table(store)
+    suite = suite_table(store)
     more = {
+        LIBRARIES: _plain("crosscheck.csv: a row per library, accuracies in percent", compared),
+        GAP: _plain("strong.csv: the attacks of the strong tier in their order, and what each fooled first", suite),
         "Transferability": _plain("transfer.csv: every source and target, in percent", transfer_table(store)),
         "Detection": _plain("detection.csv: area under the ROC curve and share caught", detection_table(store)),
     }
@@ -132,10 +143,15 @@ def _content(store: Store, figures: Sequence[Figure]) -> dict[str, Any]:
         "summary": _summary(run),
         "strong": "strong" in {cell.tier for cell in cells},
         "warned": warned,
+        "checked": f"{diagnosis.summary}.".capitalize(),
+        "checks": _checks(diagnosis),
         "glances": [found for dataset in run.datasets if (found := _glance(run, dataset))],
         "clean": [_clean(run, dataset) for dataset in run.datasets],
         "tiers": [found for dataset in run.datasets if (found := _tiers(run, dataset))],
         "tier_words": {tier: words for tier, words in TIERS.items() if tier in set(table["tier"])},
+        "libraries": _libraries(compared),
+        "libraries_words": [crosscheck.summary(compared), *crosscheck.RULES] if len(compared) else [],
+        "libraries_pictures": groups.pop(LIBRARIES, []),
         "groups": groups,
         "more": {kind: found for kind, found in more.items() if found},
         "tidy": _plain("table.csv: one row per cell, accuracies in percent", table),
@@ -314,20 +330,27 @@ def _counts(store: Store, asked: list[Cell], warned: list[Warned]) -> str:
     )
 
 
-def _warned(store: Store, asked: list[Cell], cells: list[Cell], table: pd.DataFrame) -> list[Warned]:
-    flags = {cell.identity: str(words) for cell, words in zip(cells, table["flags"], strict=True)}
+def _warned(store: Store, asked: list[Cell], diagnosis: Diagnosis) -> list[Warned]:
     found = []
     for cell in asked:
         if not store.has(cell):
             reason = store.failure(cell)
             kind, words = ("failed", reason) if reason else ("not run", "no result yet; run the command again")
             found.append(Warned(kind, cell.dataset, cell.title, words))
-        elif flags.get(cell.identity):
-            found.append(Warned("flagged", cell.dataset, cell.title, flags[cell.identity]))
+        elif words := diagnosis.words(cell):
+            found.append(Warned("flagged", cell.dataset, cell.title, words))
     return sorted(found, key=lambda one: ("failed", "not run", "flagged").index(one.kind))
 
 
 # --- tables ---
+
+
+def _checks(diagnosis: Diagnosis) -> Table | None:
+    """Every flag: where it was raised, what was seen and what to do about it."""
+    names = ("flag", "where", "what was seen", "advice")
+    columns = [Column(name, number=False, heads=name == "flag") for name in names]
+    rows = [[Field(flag.name), Field(flag.where), Field(flag.words), Field(flag.advice)] for flag in diagnosis.flags]
+    return Table("What speaks against a number, and what to do about it", columns, rows) if rows else None
 
 
 def _glance(run: _Run, dataset: str) -> Table | None:
@@ -471,6 +494,57 @@ def _accuracy(values: pd.Series[float], note: str) -> Field:
 
 def _number(text: str, note: str, bold: bool = False) -> Field:
     return Field(text, note, text, bold)
+
+
+def _libraries(compared: pd.DataFrame) -> list[Table]:
+    """A table per dataset and defense, a row per attack and library."""
+    columns = [
+        Column("attack, library", number=False, heads=True),
+        Column("accuracy", "under attack"),
+        Column("same", "outcome"),
+        Column("verdict", number=False),
+        Column("images"),
+        Column("same", "class"),
+        Column("pixel", "difference"),
+        Column("L2", "of successes"),
+        Column("L∞", "of successes"),
+        *(Column(name.replace("_", " ")) for name in crosscheck.COUNTS),
+        Column("forwards", "per image"),
+        Column("backwards", "per image"),
+        Column("seconds", "per image"),
+        Column("cost", "× default"),
+    ]
+    tables = []
+    keys = ["dataset", "defense", "tier", "seed"]
+    for (dataset, defense, tier, seed), part in compared.groupby(keys, sort=False):
+        rows = [[*_library_fields(row)] for row in part.to_dict("records")]
+        settings = list(zip(part["attack"], part["parameters"], strict=True))
+        breaks = {place for place, setting in enumerate(settings) if setting not in settings[:place]}
+        caption = f"{defense} on {dataset}, tier {tier}{f', seed {seed}' if seed else ''}: one row per library"
+        tables.append(Table(caption, columns, rows, frozenset(breaks)))
+    return tables
+
+
+def _library_fields(row: dict[Any, Any]) -> Iterator[Field]:
+    number = crosscheck.number
+    yield _attack_field(f"{row['attack']}, {row['library']}", row["parameters"])
+    if row["samples"]:
+        yield _number(f"{row['accuracy']:.1f}", f"{row['ci_low']:.1f} to {row['ci_high']:.1f}")
+    else:
+        yield Field(NOTHING)
+    yield Field(number(row["same_outcome"], "{:.0f} %"))
+    yield Field(row["verdict"])
+    yield Field(str(row["samples"]))
+    yield Field(number(row["same_class"], "{:.0f} %"))
+    yield Field(number(row["pixel_difference"], "{:.2g}"))
+    for norm in ("l2", "linf"):
+        yield Field(number(row[norm], "{:.3f}"))
+    for count in crosscheck.COUNTS:
+        yield Field(number(row[count], "{:.0f}"))
+    for passes in ("forwards", "backwards"):
+        yield Field(number(row[passes], "{:.1f}"))
+    yield Field(number(row["seconds"], "{:.4f}"))
+    yield Field(number(row["cost"], "{:.1f}"))
 
 
 def _ensembles(cells: Iterable[Cell]) -> Table:

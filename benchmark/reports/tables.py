@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from benchmark.cells import Cell
+from benchmark.cells import TABLED, Cell
+from benchmark.diagnostics import Diagnosis, diagnose
 from benchmark.statistics import accuracy_interval, mcnemar
 from benchmark.store import Store
 from defenses.files import write_text
@@ -22,8 +23,8 @@ COLUMNS = (
 SIGNIFICANT = 0.05
 
 
-def summarise(cell: Cell, records: pd.DataFrame) -> dict[str, Any]:
-    """The row of table.csv for a finished cell."""
+def summarise(cell: Cell, records: pd.DataFrame, diagnosis: Diagnosis | None = None) -> dict[str, Any]:
+    """The row of table.csv for a finished cell; without the diagnosis of its run, it is checked by itself."""
     count, correct = len(records), int(records["correct"].sum())
     low, high = accuracy_interval(correct, count)
     accuracy = 100 * correct / count
@@ -44,31 +45,8 @@ def summarise(cell: Cell, records: pd.DataFrame) -> dict[str, Any]:
         "seed": cell.seed,
         **{name: int(records[name].sum()) for name in ("out_of_box", "not_finite")},
         "training": cell.training,
-        "flags": "; ".join(flags(cell, records)),
+        "flags": (diagnosis or diagnose([(cell, records)])).words(cell),
     }
-
-
-def flags(cell: Cell, records: pd.DataFrame) -> list[str]:
-    """What a reader must know before believing the number, in words."""
-    found = []
-    attacked = int(records["attacked"].sum())
-    if attacked and attacked - int(records["unmoved"].sum()) < 0.01 * attacked:
-        moved = attacked - int(records["unmoved"].sum())
-        found.append(f"the attack moved {moved} of the {attacked} images it should have: this is no robustness")
-    if attacked and int(records["zero_gradient"].sum()) > 0.01 * attacked:
-        found.append(f"the gradient vanished on {int(records['zero_gradient'].sum())} of {attacked} images")
-    if int(records["not_finite"].sum()):
-        found.append(
-            f"the attack gave {int(records['not_finite'].sum())} images that are not finite; they count as failed"
-        )
-    if int(records["out_of_ball"].sum()):
-        found.append(f"{int(records['out_of_ball'].sum())} images left the eps-ball and were projected back")
-    if int(records["out_of_box"].sum()):
-        found.append(f"{int(records['out_of_box'].sum())} images left [0, 1] and were clipped")
-    smaller = int((records["batch_size"] < cell.batch_size).sum()) - (cell.samples % cell.batch_size)
-    if smaller > 0:
-        found.append(f"out of memory: {smaller} images ran in batches smaller than {cell.batch_size}")
-    return found
 
 
 def _names(cell: Cell) -> dict[str, Any]:
@@ -79,28 +57,43 @@ def _names(cell: Cell) -> dict[str, Any]:
     return row
 
 
-def read_rows(store: Store) -> tuple[list[Cell], pd.DataFrame, dict[str, pd.DataFrame]]:
-    """Cells of the tables in the manifest's order, their rows, and the records of the finished ones by identity."""
-    cells = [cell for cell in store.asked() if cell.evaluation in ("clean", "whitebox", "blackbox")]
+class Rows(NamedTuple):
+    """What the tables of a run are made of."""
+
+    cells: list[Cell]
+    """Cells of the tables, in the manifest's order."""
+    table: pd.DataFrame
+    """Their rows."""
+    records: dict[str, pd.DataFrame]
+    """The records of the finished ones by identity."""
+    diagnosis: Diagnosis
+    """Of every finished cell of the run: some are in no table, but witnesses against one that is."""
+
+
+def read_rows(store: Store) -> Rows:
+    """Read and check what a run has so far."""
+    asked = store.asked()
+    finished = {cell.identity: store.read(cell) for cell in asked if store.has(cell)}
+    diagnosis = diagnose((cell, finished[cell.identity]) for cell in asked if cell.identity in finished)
+    cells = [cell for cell in asked if cell.evaluation in TABLED]
     rows, records = [], {}
     for cell in cells:
-        if store.has(cell):
-            records[cell.identity] = store.read(cell)
-            rows.append(summarise(cell, records[cell.identity]))
+        if cell.identity in finished:
+            records[cell.identity] = finished[cell.identity]
+            rows.append(summarise(cell, records[cell.identity], diagnosis))
         else:
             reason = store.failure(cell)
             words = f"failed: {reason}" if reason else "not run yet"
             rows.append({**_names(cell), "samples": 0, "seed": cell.seed, "training": cell.training, "flags": words})
-    return cells, pd.DataFrame(rows, columns=list(COLUMNS)), records
+    return Rows(cells, pd.DataFrame(rows, columns=list(COLUMNS)), records, diagnosis)
 
 
-def write_tables(store: Store) -> None:
+def write_tables(store: Store, rows: Rows) -> None:
     """Write table.csv, table.md and table.tex."""
-    cells, table, records = read_rows(store)
-    write_text(store.folder / "table.csv", table.to_csv(index=False, lineterminator="\n"))
-    layout = Layout(cells, table, records)
+    write_text(store.folder / "table.csv", rows.table.to_csv(index=False, lineterminator="\n"))
+    layout = Layout(rows.cells, rows.table, rows.records)
     manifest = store.manifest()
-    write_text(store.folder / "table.md", _markdown(layout, manifest["title"]))
+    write_text(store.folder / "table.md", _markdown(layout, manifest["title"], rows.diagnosis))
     write_text(store.folder / "table.tex", _latex(layout, manifest["title"]))
 
 
@@ -172,7 +165,7 @@ class Layout:
         return leader if significant else None
 
     def notes(self) -> list[str]:
-        """Sample counts, training and warnings, for below the table."""
+        """Sample counts, training and what is missing, for below the table."""
         lines = []
         counts = self.table[self.table["samples"] > 0].groupby(["dataset", "attack"], sort=False)["samples"]
         for dataset in self.datasets:
@@ -186,12 +179,12 @@ class Layout:
         for training, rows in trained.groupby("training", sort=False):
             lines.append(f"Trained with {training}: {', '.join(_unique(rows['defense']))}.")
         for cell, words in zip(self.cells, self.table["flags"], strict=True):
-            if words:
+            if cell.identity not in self.records:
                 lines.append(f"Warning, {cell.dataset} · {cell.title}: {words}.")
         return lines
 
 
-def _markdown(layout: Layout, title: str) -> str:
+def _markdown(layout: Layout, title: str, diagnosis: Diagnosis) -> str:
     lines = [
         f"# {title}",
         "",
@@ -214,7 +207,9 @@ def _markdown(layout: Layout, title: str) -> str:
                 lines.append(_row(line))
             lines.append("")
         lines += _quirks(layout, dataset)
-    return "\n".join([*lines, *(f"- {line}" for line in layout.notes())]) + "\n"
+    notes = [*layout.notes(), f"Checks: {diagnosis.summary}."]
+    notes += [f"Flag {flag.name}, {flag.where}: {flag.words}. {flag.advice}" for flag in diagnosis.flags]
+    return "\n".join([*lines, *(f"- {line}" for line in notes)]) + "\n"
 
 
 def _tier_title(tier: str) -> str:

@@ -135,7 +135,7 @@ def _curves(make_cell: MakeCell, make_store: MakeStore, right: dict[str, tuple[i
         for name, counts in right.items()
         for eps, count in zip((0.1, 0.2, 0.3), counts, strict=True)
     ]
-    cells, rows, _ = read_rows(make_store(finished))
+    cells, rows, *_ = read_rows(make_store(finished))
     return curve_figures(cells, rows)
 
 

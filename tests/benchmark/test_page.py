@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 
 from benchmark.cells import Cell
+from benchmark.diagnostics import CHECKS
 from benchmark.reports.figures import Figure, canvas, keep, style
 from benchmark.reports.page import write_page
 from benchmark.store import Store
@@ -274,10 +275,17 @@ def test_several_seeds_are_a_mean_with_its_spread(tmp_path: Path) -> None:
 def test_failed_unfinished_and_flagged_cells_come_before_any_table_of_results(page: str) -> None:
     rows = _Elements(page).table("Cells that failed")
     assert [row[1] for row in rows[1:]] == ["failed", "not run", "flagged"]
-    assert "out of memory" in rows[1][2] and "this is no robustness" in rows[3][2]
+    assert "out of memory" in rows[1][2] and "unmoved: the attack moved 0 of the 50" in rows[3][2]
     assert page.index("Read these with care") < page.index("At a glance")
     assert "9 of 11 cells are finished" in page
     assert "Flagged: 1 of 4 cells" in page
+
+
+def test_every_flag_is_listed_with_where_what_was_seen_and_advice(page: str) -> None:
+    rows = _Elements(page).table("What speaks against a number")
+    assert rows[0] == ["flag", "where", "what was seen", "advice"]
+    assert rows[1][:2] == ["unmoved", "digits · <b> · pgd(eps=0.1) · paper"] and "moved 0 of the 50" in rows[1][2]
+    assert {tuple(row[::3]) for row in rows[1:]} == {(row[0], CHECKS[row[0]].advice) for row in rows[1:]}
 
 
 def test_run_without_warnings_says_so_and_has_no_warning_section(tmp_path: Path) -> None:
@@ -286,6 +294,7 @@ def test_run_without_warnings_says_so_and_has_no_warning_section(tmp_path: Path)
     page = (store.folder / "report.html").read_text(encoding="utf-8")
     assert "No cell failed and none is flagged." in page
     assert "Read these with care" not in page
+    assert re.search(r"<p>No flags: \d+ checks on 1 cells", page)
 
 
 def test_store_without_a_finished_cell_still_gives_a_page(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_bad_input_is_one_line_exit_code_2_and_nothing_left_behind(
 def test_a_checkpoint_of_another_dataset_is_refused_before_anything_is_made(
     checkpoint: Path, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    message = "was trained on digits; this run attacks cifar10"
+    message = "has dataset 'digits', not 'cifar10'; give a checkpoint that fits or train one"
     _refused(["run", "cifar10-whitebox", "--defense", str(checkpoint)], message, capfd)
     assert list(here.iterdir()) == []
 

@@ -33,7 +33,9 @@ def demo(checkpoint: Path) -> list[str]:
     return ["run", "demo", "--defense", str(checkpoint), "--samples", "30", "--batch-size", "10"]
 
 
-FAST = ["--attack", "none", "--attack", "fgsm", "--attack", "pgd(eps=0.1)"]
+BOTH = ["--tier", "paper", "--tier", "strict"]
+"""The strong tier has tests of its own."""
+FAST = ["--attack", "none", "--attack", "fgsm", "--attack", "pgd(eps=0.1)", *BOTH]
 
 
 def _cells(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -128,7 +130,7 @@ def _copy(checkpoint: Path, folder: Path) -> Path:
 
 def test_new_weights_under_an_old_name_replace_the_old_numbers(demo: list[str], checkpoint: Path, here: Path) -> None:
     path = _copy(checkpoint, here / "mine") / "ensemble.safetensors"
-    command = ["run", "demo", "--defense", "mine", *demo[4:], "--attack", "fgsm", "--out", "a"]
+    command = ["run", "demo", "--defense", "mine", *demo[4:], "--attack", "fgsm", *BOTH, "--out", "a"]
     assert run(command) == 0
     path.write_bytes((checkpoint / "ensemble.safetensors").read_bytes())
     assert run(command) == 0
@@ -215,7 +217,7 @@ def test_out_of_memory_halves_the_batch_and_says_so(
     assert "out of memory with 10 images: going on with 5" in capfd.readouterr().err
     assert sum(sizes) == 30 and max(sizes) <= 3
     row = _table(here / "a").iloc[0]
-    assert row["flags"] == "out of memory: 30 images ran in batches smaller than 10"
+    assert row["flags"] == "out-of-memory: 30 images ran in batches smaller than 10"
     monkeypatch.setattr(torchattacks_backend, "fgsm", original)
     assert run([*command, "b"]) == 0
     assert _table(here / "b").loc[0, "accuracy"] == row["accuracy"]
@@ -326,6 +328,18 @@ def test_a_run_says_where_it_is_and_what_it_left_out(
     assert manifest["preset"] == "demo" and {"torch", "python"} <= manifest["versions"].keys()
     assert manifest["machine"]["cores"] >= 1
     assert manifest["cells"][0]["weights"] and manifest["cells"][0]["data_checksum"]
+
+
+def test_a_run_ends_with_what_speaks_against_its_numbers(
+    checkpoint: Path, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "demo", "--defense", str(checkpoint), "--samples", "60", "--tier", "strict", "--attack"]
+    assert run([*command, "fgsm(eps=0.2)"]) == 0
+    assert re.search(r"^checks: no flags: \d+ checks on 1 cells; not possible", capfd.readouterr().err, re.M)
+    assert run([*command, "pgd(eps=0.2,step_size=0.000001)"]) == 0
+    said = capfd.readouterr().err
+    assert re.search(r"^checks: 1 flag: \d+ checks on 2 cells", said, re.M)
+    assert re.search(r"^  single-step-wins, digits · small · pgd\(.*\) · strict: fgsm.* leaves .* Suspect", said, re.M)
 
 
 def test_all_samples_are_the_papers_number(checkpoint: Path, here: Path, capfd: pytest.CaptureFixture[str]) -> None:

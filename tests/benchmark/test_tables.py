@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from benchmark.cells import Cell
+from benchmark.diagnostics import CHECKS
 from benchmark.reports import write_report
 from benchmark.reports.tables import COLUMNS, summarise
 from benchmark.store import Store
@@ -71,19 +72,15 @@ def test_a_row_has_percentages_an_interval_and_the_published_number() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"unmoved": 100}, "the attack moved 0 of the 100 images it should have: this is no robustness"),
-        ({"zero_gradient": 40}, "the gradient vanished on 40 of 100 images"),
-        ({"not_finite": 1}, "1 images that are not finite; they count as failed"),
-        ({"out_of_ball": 2}, "2 images left the eps-ball and were projected back"),
-        ({"out_of_box": 3}, r"3 images left \[0, 1\] and were clipped"),
+        ({"unmoved": 100}, "unmoved: the attack moved 0 of the 100 images it should have"),
+        ({"zero_gradient": 40}, "zero-gradient: the gradient vanished on 40 of 100 images"),
+        ({"not_finite": 1}, "not-finite: 1 of 100 images are not finite and count as not fooled"),
+        ({"out_of_ball": 2}, "out-of-ball: 2 of 100 images left the eps-ball and were projected back"),
+        ({"out_of_box": 3}, "out-of-box: 3 of 100 images left [0, 1] and were clipped"),
     ],
 )
 def test_what_a_reader_must_know_is_said_in_words(flags: dict[str, int], words: str) -> None:
-    assert re.search(words, summarise(CELL, _records(90, **flags))["flags"])
-
-
-def test_one_percent_moved_is_enough_not_to_be_flagged() -> None:
-    assert summarise(CELL, _records(90, unmoved=99))["flags"] == ""
+    assert summarise(CELL, _records(90, **flags))["flags"] == words
 
 
 def test_images_that_were_not_to_be_attacked_do_not_count_as_unmoved() -> None:
@@ -130,6 +127,25 @@ def test_seeds_are_paired_with_their_own(tmp_path: Path) -> None:
         (_defense("two", seed=0), None), (_defense("two", seed=1), _records(90)),
     ]  # fmt: skip
     assert _row(_write(tmp_path, cells))[2:] == ["10.0", "90.0"]
+
+
+# --- flags ---
+
+
+def test_what_other_attacks_say_against_a_number_is_in_its_row_and_below_the_table(tmp_path: Path) -> None:
+    single = _defense("one", attack="fgsm")
+    folder = _write(tmp_path, [(single, _records(40)), (_defense("one"), _records(80))])
+    words = "fgsm(eps=0.1) leaves 40.0 % of 100 images right, pgd(eps=0.1) 80.0 %"
+    flags = pd.read_csv(folder / "table.csv", keep_default_na=False).set_index("attack")["flags"]
+    assert flags.to_dict() == {"fgsm": "", "pgd": f"single-step-wins: {words}"}
+    (note,) = [line for line in (folder / "table.md").read_text().splitlines() if line.startswith("- Flag")]
+    assert words in note and CHECKS["single-step-wins"].advice in note
+    assert "digits · one · pgd(eps=0.1) · strict" in note
+
+
+def test_a_table_without_flags_says_how_much_was_checked(tmp_path: Path) -> None:
+    folder = _write(tmp_path, [(_defense("one"), _records(50))])
+    assert re.search(r"- Checks: no flags: \d checks on 1 cells", (folder / "table.md").read_text())
 
 
 # --- layout ---

@@ -81,6 +81,30 @@ def test_batch_norm_and_initial_kernels_are_those_of_keras() -> None:
     assert all((conv.bias == 0).all() for conv in network.modules() if isinstance(conv, SamePadConv2d))
 
 
+@pytest.mark.parametrize(("spec", "depth"), [("resnet20", 20), ("resnet(depth=8,leak=0.1)", 8), ("mini-resnet", 6)])
+def test_the_layers_before_their_relu_end_in_the_logits_and_are_as_many_as_the_depth(spec: str, depth: int) -> None:
+    network = build_network(spec, (1, 8, 8), 10).eval()
+    assert isinstance(network, ResidualNetwork)
+    images = torch.rand(2, 1, 8, 8)
+    layers = list(network.before_relu(images))
+    assert len(layers) == network.depth == depth
+    torch.testing.assert_close(layers[0], network.bn1(network.conv1(images)))
+    assert all((layer < 0).any() for layer in layers)
+    torch.testing.assert_close(layers[-1], network(images))
+
+
+def test_a_leak_is_the_slope_of_the_relus_below_zero_and_none_is_the_default() -> None:
+    assert canonical_network("resnet20(leak=0)") == "resnet(depth=20)"
+    assert canonical_network("resnet20(leak=0.1)") == "resnet(depth=20,leak=0.1)"
+    network = build_network("mini-resnet(width=4,leak=0.1)", (1, 8, 8), 10).eval()
+    images = torch.rand(2, 1, 8, 8)
+    hidden = functional.leaky_relu(network.bn1(network.conv1(images)), 0.1)
+    for block in (network.layers[0][0], network.layers[1][0]):
+        middle = functional.leaky_relu(block.bn1(block.conv1(hidden)), 0.1)
+        hidden = functional.leaky_relu(block.bn2(block.conv2(middle)) + block.shortcut(hidden), 0.1)
+    torch.testing.assert_close(network(images), network.fc(hidden.mean((-2, -1))))
+
+
 def test_a_deeper_resnet_has_more_blocks() -> None:
     assert len(build_network("resnet32", (3, 32, 32), 10).layers[0]) == 5
 
@@ -98,6 +122,8 @@ def test_a_depth_outside_the_family_is_refused(depth: int) -> None:
         ("resnet", "needs depth"),
         ("resnet(dept=20)", "did you mean depth"),
         ("mini-resnet(width=0)", "width is 0"),
+        ("mini-resnet(leak=1)", "leak is 1"),
+        ("resnet20(leak=-0.1)", "leak is -0.1"),
     ],
 )
 def test_other_mistakes_in_a_network_are_refused(spec: str, message: str) -> None:

@@ -1,0 +1,78 @@
+"""Projected gradient ascent that spends nothing on an image once it is fooled: PGD with restarts and a choice of loss.
+
+Starts are drawn image by image, so what happens to one image does not depend on which others are in its batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.attacks.definitions import PGD
+from benchmark.attacks.native.losses import LOSSES, Loss
+from benchmark.models import AttackedModel
+
+
+def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:
+    """Restart on what is not fooled yet; the first iterate that fools is kept, otherwise the last one of all."""
+    adversarial = images.clone()
+    restarted(model, images, labels, attack, adversarial, torch.arange(len(images), device=images.device))
+    return adversarial
+
+
+def restarted(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    attack: PGD,
+    adversarial: Tensor,
+    survivors: Tensor,
+    first: int = 0,
+) -> Tensor:
+    """Move the rows ``survivors`` of ``adversarial``; those that are left. ``first`` numbers the first start."""
+    assert isinstance(model, AttackedModel)
+    for restart in range(first, first + attack.restarts):
+        if not len(survivors):
+            break
+        x = random_start(model, images, survivors, attack.eps, restart)
+        x, fooled = _ascend(model, images[survivors], x, labels[survivors], attack)
+        adversarial[survivors] = x
+        survivors = survivors[~fooled]
+    return survivors
+
+
+def _ascend(model: nn.Module, clean: Tensor, start: Tensor, labels: Tensor, attack: PGD) -> tuple[Tensor, Tensor]:
+    loss, sign = LOSSES[attack.loss], -1 if attack.targeted else 1
+    x = start.clone()
+    fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    running = torch.arange(len(x), device=x.device)
+    for _ in range(attack.steps):
+        gradient, hit = gradient_of(model, x[running], labels[running], loss, attack.targeted)
+        fooled[running[hit]] = True
+        running, gradient = running[~hit], gradient[~hit]
+        if not len(running):
+            return x, fooled
+        moved = x[running] + sign * attack.step * gradient.sign()
+        x[running] = project(moved, clean[running], attack.eps)
+    with torch.no_grad():
+        fooled[running] = (model(x[running]).argmax(-1) == labels[running]) == attack.targeted
+    return x, fooled
+
+
+def gradient_of(model: nn.Module, x: Tensor, labels: Tensor, loss: Loss, targeted: bool) -> tuple[Tensor, Tensor]:
+    """Gradient of the loss by the image, and which images are fooled as they are."""
+    x = x.detach().requires_grad_()
+    logits = model(x)
+    (gradient,) = torch.autograd.grad(loss(logits, labels).sum(), x)
+    return gradient, (logits.detach().argmax(-1) == labels) == targeted
+
+
+def random_start(model: AttackedModel, images: Tensor, chosen: Tensor, eps: float, restart: int) -> Tensor:
+    """A point drawn uniformly in the ball around each chosen image, clipped to [0, 1]."""
+    drawn = model.uniform(chosen, images.shape[1:], restart).to(images)
+    return (images[chosen] + eps * (2 * drawn - 1)).clamp(0, 1)
+
+
+def project(x: Tensor, clean: Tensor, eps: float) -> Tensor:
+    """The nearest point in the L∞ ball around the clean image and in [0, 1]."""
+    return torch.minimum(torch.maximum(x, clean - eps), clean + eps).clamp(0, 1)

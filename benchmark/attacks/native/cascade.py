@@ -1,0 +1,29 @@
+"""The cascade that broke ADP first: short ascents, long ascents, then a walk along the decision boundary."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.attacks.definitions import PGD, Cascade
+from benchmark.attacks.native.ascent import restarted
+from defenses.errors import BadInput
+
+
+def cascade(model: nn.Module, images: Tensor, labels: Tensor, attack: Cascade) -> Tensor:
+    """Each part three times on what the parts before left; Brendel and Bethge's attack is foolbox's."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:  # said before the ascents, not after them
+        raise BadInput("the cascade needs numba: pip install 'adp-benchmark[cascade]'") from None
+    from benchmark.attacks.foolbox_backend import brendel_bethge
+
+    short = PGD(attack.eps, steps=20, step_size=attack.eps / 10, restarts=3)
+    long = PGD(attack.eps, steps=200, step_size=attack.eps / 20, restarts=3)
+    adversarial = images.clone()
+    left = torch.arange(len(images), device=images.device)
+    left = restarted(model, images, labels, short, adversarial, left)
+    left = restarted(model, images, labels, long, adversarial, left, first=short.restarts)
+    if len(left):
+        adversarial[left] = brendel_bethge(model, images[left], labels[left], attack.eps, attack.walks)
+    return adversarial

@@ -1,0 +1,36 @@
+"""An attack that fools the ensemble and the diversity detector behind it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmark.attacks.definitions import Evasive
+from benchmark.attacks.native.ascent import project
+from benchmark.models import AttackedModel
+from defenses.diversity import log_ensemble_diversity, log_mean_probability
+from defenses.errors import BadInput
+
+
+def evasive(model: nn.Module, images: Tensor, labels: Tensor, attack: Evasive) -> Tensor:
+    """Ascend cross-entropy plus ``weight`` times the log diversity with the predicted label removed.
+
+    The detector raises its alarm where that diversity is low, so an image that fools the ensemble while its
+    diversity stays high goes unseen.
+    """
+    assert isinstance(model, AttackedModel)
+    step = 2.5 * attack.eps / attack.steps
+    adversarial = (images + torch.empty_like(images).uniform_(-attack.eps, attack.eps)).clamp(0, 1)
+    for _ in range(attack.steps):
+        adversarial.requires_grad_()
+        logits = model.member_logits(adversarial)
+        if len(logits) < 2:
+            raise BadInput("this attack looks at the members of an ensemble; give it a defenses.Ensemble of 2 or more")
+        log_probability = log_mean_probability(logits)
+        diversity = log_ensemble_diversity(logits, log_probability.argmax(-1))
+        loss = functional.nll_loss(log_probability, labels, reduction="sum") + attack.weight * diversity.sum()
+        (gradient,) = torch.autograd.grad(loss, adversarial)
+        moved = adversarial.detach() + step * gradient.sign()
+        adversarial = project(moved, images, attack.eps)
+    return adversarial

@@ -1,0 +1,35 @@
+"""What an attack on a classifier ascends, one value per image; a class is masked with −∞, never by multiplying.
+
+Multiplying the logit of a class by 0 masks nothing where logits are log-probabilities: 0 is then the largest of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.nn import functional
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(logits (N, L), labels (N,)) → (N,): how far the prediction is from the label."""
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy."""
+    return functional.cross_entropy(logits, labels, reduction="none")
+
+
+def margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """Best other class minus the label's: above 0 the image is misclassified."""
+    own = logits.gather(-1, labels[:, None])
+    others = logits.scatter(-1, labels[:, None], -float("inf"))
+    return others.amax(-1) - own.squeeze(-1)
+
+
+def logits_ratio(logits: Tensor, labels: Tensor) -> Tensor:
+    """Margin over the gap between the first and the third class (DLR): the scale of the logits does not matter."""
+    ordered = logits.sort(dim=-1, descending=True).values
+    return margin(logits, labels) / (ordered[:, 0] - ordered[:, min(2, logits.shape[-1] - 1)] + 1e-12)
+
+
+LOSSES: dict[str, Loss] = {"ce": cross_entropy, "margin": margin, "dlr": logits_ratio}

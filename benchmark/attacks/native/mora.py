@@ -1,0 +1,115 @@
+"""MORA: an attack made for ensembles, which looks at the members where their average hides a gradient.
+
+An average of softmax outputs saturates as soon as one confident member dominates it: its gradient is then that
+member's alone, and small. MORA mixes the averaged output with the members' own logits, each tamed to a gap of at
+most 10 and weighted by the leverage it has on the decision.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmark.attacks.definitions import MORA
+from benchmark.attacks.native.ascent import project, random_start
+from benchmark.models import AttackedModel
+from defenses.diversity import log_mean_probability
+
+MIXES = (0.5, 0.0, 0.25, 0.75, 1.0)
+"""Shares of the members' logits in the loss, in the order they are tried."""
+GAP = 10.0
+"""A member whose two best logits are further apart than this is scaled down to it."""
+MOMENTUM = 0.75
+"""Share of the new step; the rest repeats the last one."""
+
+
+def mora(model: nn.Module, images: Tensor, labels: Tensor, attack: MORA) -> Tensor:
+    """Untargeted ascents, one per mix, then one towards each other class; each on what is left of the batch."""
+    assert isinstance(model, AttackedModel)
+    with torch.no_grad():
+        order = model(images).scatter(-1, labels[:, None], -float("inf")).argsort(-1, descending=True)
+    runs: list[tuple[float, int | None]] = [(mix, None) for mix in MIXES]
+    runs += [(MIXES[0], rank) for rank in range(min(attack.targets, order.shape[-1] - 1))]
+    adversarial = images.clone()
+    survivors = torch.arange(len(images), device=images.device)
+    for number, (mix, rank) in enumerate(runs):
+        if not len(survivors):
+            break
+        start = random_start(model, images, survivors, attack.eps, number)
+        targets = None if rank is None else order[survivors, rank]
+        x, fooled = _ascend(model, images[survivors], start, labels[survivors], targets, mix, attack)
+        adversarial[survivors] = x
+        survivors = survivors[~fooled]
+    return adversarial
+
+
+def _ascend(
+    model: AttackedModel, clean: Tensor, start: Tensor, labels: Tensor, targets: Tensor | None, mix: float, attack: MORA
+) -> tuple[Tensor, Tensor]:
+    x, previous = start.clone(), start.clone()
+    fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    running = torch.arange(len(x), device=x.device)
+    for step in range(attack.steps):
+        point = x[running].requires_grad_()
+        members = model.member_logits(point)
+        output = combined(members, attack.average)
+        hit = output.detach().argmax(-1) != labels[running]
+        loss = mixed_loss(members, output, labels[running], None if targets is None else targets[running], mix)
+        (gradient,) = torch.autograd.grad(loss.sum(), point)
+        fooled[running[hit]] = True
+        running, gradient = running[~hit], gradient[~hit]
+        if not len(running):
+            return x, fooled
+        size = 2 * attack.eps * (1 + math.cos(math.pi * step / attack.steps)) / 2
+        here, around = x[running], clean[running]
+        there = project(here + size * gradient.sign(), around, attack.eps)
+        moved = here + MOMENTUM * (there - here) + (1 - MOMENTUM) * (here - previous[running])
+        previous[running] = here
+        x[running] = project(moved, around, attack.eps)
+    with torch.no_grad():
+        output = combined(model.member_logits(x[running]), attack.average)
+        fooled[running] = output.argmax(-1) != labels[running]
+    return x, fooled
+
+
+def combined(members: Tensor, average: str) -> Tensor:
+    """What the ensemble makes of its members' logits (K, N, L): log-probabilities or, of votes, their soft count."""
+    if average == "probabilities":
+        return log_mean_probability(members)
+    if average == "logits":
+        return torch.log_softmax(members.mean(0), dim=-1)
+    return log_mean_probability(GAP * members / _gap(members).clamp_min(1e-12))  # every member equally sure of its vote
+
+
+def mixed_loss(members: Tensor, output: Tensor, labels: Tensor, targets: Tensor | None, mix: float) -> Tensor:
+    """Cross-entropy of the mixed logits, one value per image; towards the targets where there are any."""
+    tamed = members * (GAP / _gap(members)).clamp_max(1.0)
+    logits = (1 - mix) * output / _gap(output).clamp_min(1e-12)
+    if mix:
+        logits = logits + mix * (leverage(tamed, labels)[..., None] * tamed).sum(0)
+    if targets is None:
+        return functional.cross_entropy(logits, labels, reduction="none")
+    return -functional.cross_entropy(logits, targets, reduction="none")
+
+
+@torch.no_grad()
+def leverage(members: Tensor, labels: Tensor) -> Tensor:
+    """Weight (K, N) of each member: its part in the gradient of the ensemble's probability of the label.
+
+    With p_k the softmax of member k, ∂ log p̄_y / ∂z_k = (p_ky / Σ_j p_jy) · (e_y − p_k): the entry of the label is
+    p_ky (1 − p_ky) / Σ_j p_jy. Members that are wrong already count nothing, unless all are.
+    """
+    probability = torch.softmax(members, dim=-1).gather(-1, labels.expand(len(members), -1)[..., None]).squeeze(-1)
+    right = (members.argmax(-1) == labels).to(members.dtype)
+    right = torch.where(right.sum(0) > 0, right, torch.ones_like(right))
+    weight = right * (probability * (1 - probability)).clamp_min(1e-12)
+    return weight / weight.sum(0)
+
+
+def _gap(logits: Tensor) -> Tensor:
+    """Difference of the two largest entries of each row, as a constant."""
+    best = logits.detach().topk(2, dim=-1).values
+    return best[..., :1] - best[..., 1:]

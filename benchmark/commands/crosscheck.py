@@ -1,0 +1,62 @@
+"""``adp-bench crosscheck``: one attack at one setting through every library that has it, on the same images."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from defenses.errors import RunFailed
+
+
+def crosscheck(
+    dataset: Annotated[str, typer.Option(help="Dataset, see `adp-bench list datasets`.")] = "digits",
+    defense: Annotated[str, typer.Option(help="The ensemble to attack: a spec or a checkpoint.")] = "baseline",
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these attacks: a name, or a spec without a library. May be repeated."),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="First N test images.  [default: by attack]")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder.  [default: results/runs/crosscheck]")] = None,
+) -> None:
+    """Run every attack that several libraries have through each of them, and say where they differ."""
+    from benchmark.crosscheck import NAME, crosscheck_preset, remarks
+    from benchmark.devices import find_device, set_threads
+    from benchmark.display import RunDisplay
+    from benchmark.planning import Request
+    from benchmark.reports.crosscheck import crosscheck_table, summary
+    from benchmark.runner import run as run_request
+    from benchmark.store import Store
+
+    chosen = crosscheck_preset(dataset, defense, attack or [], samples)
+    set_threads(threads, [dataset])
+    request = Request(
+        preset=chosen,
+        samples=samples,
+        seeds=(seed,),
+        device=find_device(device),
+        out=out or Path("results/runs") / NAME,
+        command=shlex.join(["adp-bench", *sys.argv[1:]]),
+        refusals=True,
+        remarks=() if attack else remarks(dataset, samples),
+    )
+    display = RunDisplay()
+    failed = None
+    try:
+        run_request(request, display)
+    except RunFailed as error:
+        failed = error
+    finally:
+        display.stop()
+    typer.echo(summary(crosscheck_table(Store(request.out))))
+    typer.echo(request.out / "crosscheck.md")
+    if failed:
+        raise failed

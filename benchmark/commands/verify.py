@@ -1,0 +1,29 @@
+"""``adp-bench verify``: check the adversarial images that a run kept, against the ensemble they fooled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from defenses.errors import BadInput, RunFailed
+
+
+def verify(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]) -> None:
+    """Load every kept adversarial image again: it must be in the box and the ball, and fool the same weights."""
+    from benchmark.reverification import check_kept
+    from benchmark.store import Store
+
+    store = Store(folder)
+    kept = [cell for cell in store.asked() if store.has(cell) and store.images_path(cell).is_file()]
+    if not kept:
+        raise BadInput(f"{folder} keeps no adversarial images; run it again with --keep-images")
+    wrong = 0
+    for cell in kept:
+        count, complaints = check_kept(store, cell)
+        verdict = f"{count} images fool it as recorded" if not complaints else "; ".join(complaints)
+        typer.echo(f"{cell.dataset} · {cell.title}: {verdict}")
+        wrong += bool(complaints)
+    if wrong:
+        raise RunFailed(f"{wrong} of {len(kept)} cells did not verify")
