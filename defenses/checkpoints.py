@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
+from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ class Provenance:
     scores: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     weights_sha256: str = ""
+    written: str = ""
+    """The day it was written."""
     recognised: str = ""
     """What a model from outside was taken for, in words; empty for what this project trained."""
     format: int = FORMAT
@@ -62,7 +65,8 @@ def versions() -> dict[str, str]:
 def save_checkpoint(path: Path, ensemble: Ensemble, provenance: Provenance) -> None:
     """Write weights and provenance atomically."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in ensemble.state_dict().items()}
-    record = {**asdict(provenance), "weights_sha256": digest(tensors), "versions": versions()}
+    found = {"weights_sha256": digest(tensors), "versions": versions(), "written": date.today().isoformat()}
+    record = {**asdict(provenance), **found}
     write_bytes(path, save(tensors, metadata={"adp-benchmark": json.dumps(record)}))
 
 

@@ -408,7 +408,7 @@ def _check_strategy(named: NamedDefense, recipe: Recipe) -> None:
 
 def _require_same(asked: Provenance, found: dict[str, Any], path: Path) -> None:
     """Refuse to mix two different requests in one folder."""
-    result_fields = {"scores", "versions", "weights_sha256", "epoch", "format"}
+    result_fields = {"scores", "versions", "weights_sha256", "epoch", "format", "written", "recognised"}
     for name, value in json.loads(json.dumps(asdict(asked))).items():
         there = json.loads(json.dumps(found.get(name)))
         if name not in result_fields and there != value:

@@ -16,7 +16,9 @@ Row = dict[str, Any]
 
 
 def listing(
-    what: Annotated[str, typer.Argument(metavar="{defenses,attacks,datasets,networks,presets}", help="What to list.")],
+    what: Annotated[
+        str, typer.Argument(metavar="{defenses,attacks,datasets,networks,presets,checkpoints}", help="What to list.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """List what there is to choose from."""
@@ -26,12 +28,16 @@ def listing(
         "datasets": _datasets,
         "networks": _networks,
         "presets": _presets,
+        "checkpoints": _checkpoints,
     }
     if what not in kinds:
         raise BadInput(f"cannot list {what!r}; {did_you_mean(what, kinds)}")
     rows = kinds[what]()
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        typer.echo(f"no {what} here")
         return
     texts = [[_text(value) for value in row.values()] for row in rows]
     headings = list(rows[0])
@@ -62,6 +68,37 @@ def _presets() -> list[Row]:
     for name in preset_names():
         preset = load_preset(name)
         rows.append({"name": name, "datasets": ", ".join(grid.dataset for grid in preset.grids), "what": preset.title})
+    return rows
+
+
+def _checkpoints() -> list[Row]:
+    """Trained ensembles in this folder's results: those that come with the project, then those trained here."""
+    from benchmark.ensembles import REFERENCE
+    from benchmark.training import ENSEMBLES
+    from defenses.checkpoints import FILE_NAME, read_provenance
+
+    rows = []
+    for root in (REFERENCE, ENSEMBLES):
+        for path in sorted(root.glob(f"*/*/{FILE_NAME}")):
+            origin = read_provenance(path)
+            recipe = origin.recipe
+            accuracy = origin.scores.get("test_accuracy")
+            rows.append(
+                {
+                    "dataset": origin.dataset,
+                    "defense": origin.defense,
+                    "network": f"{origin.members} × {origin.network}",
+                    "recipe": recipe.get("name", ""),
+                    "epochs": origin.epoch,
+                    "images": recipe.get("train_images") or "all",
+                    "accuracy": "" if accuracy is None else f"{100 * accuracy:.2f} %",
+                    "seed": origin.seed,
+                    "date": origin.written,
+                    "version": origin.versions.get("adp-benchmark", ""),
+                    "sha256": origin.weights_sha256[:16],
+                    "folder": str(path.parent),
+                }
+            )
     return rows
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -306,3 +307,18 @@ def test_devices_and_threads_are_checked_by_name() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (45, "45 s"), (180, "3 min"), (7500, "2 h 05 min")])
 def test_times_are_written_as_people_say_them(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+def test_checkpoints_are_listed_with_how_they_were_trained(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["list", "checkpoints"]) == 0
+    assert "no checkpoints here" in capsys.readouterr().out
+    folder = Path("results") / "checkpoints" / "digits" / "small"
+    folder.mkdir(parents=True)
+    (folder / "ensemble.safetensors").write_bytes((checkpoint / "ensemble.safetensors").read_bytes())
+    assert run(["list", "checkpoints", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["dataset"], row["defense"], row["epochs"], row["images"]) == ("digits", "baseline", 4, 800)
+    assert row["network"] == "2 × mini-resnet(width=4)" and row["date"] == date.today().isoformat()
+    assert float(row["accuracy"].rstrip(" %")) > 50 and len(row["sha256"]) == 16
