@@ -248,12 +248,10 @@ class APGDCE(_Reference):
 
 
 @dataclass(frozen=True)
-class APGDT(_Reference):
-    """Auto-PGD on the targeted DLR loss, towards each of the most likely other classes in turn."""
-
-    backends: ClassVar[dict[str, str]] = _backends("apgd_t", "pyautoattack", "torchattacks")
+class _TargetByTarget(_Reference):
     steps: int = 100
     targets: int = 9
+    """Other classes that are tried, the most likely first."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -261,16 +259,17 @@ class APGDT(_Reference):
 
 
 @dataclass(frozen=True)
-class FABT(_Reference):
+class APGDT(_TargetByTarget):
+    """Auto-PGD on the targeted DLR loss, towards each of the most likely other classes in turn."""
+
+    backends: ClassVar[dict[str, str]] = _backends("apgd_t", "pyautoattack", "torchattacks")
+
+
+@dataclass(frozen=True)
+class FABT(_TargetByTarget):
     """Fast adaptive boundary attack, targeted: the nearest point over the boundary to each other class."""
 
     backends: ClassVar[dict[str, str]] = _backends("fab_t", "pyautoattack", "torchattacks")
-    steps: int = 100
-    targets: int = 9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _at_least_one("targets", self.targets)
 
 
 @dataclass(frozen=True)

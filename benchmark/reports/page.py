@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from benchmark.cells import Cell
 from benchmark.diagnostics import Diagnosis
+from benchmark.evaluations.strong import ATTACK as WORST
 from benchmark.reports import crosscheck
 from benchmark.reports.detection import detection_table
 from benchmark.reports.figures import Figure
@@ -34,7 +35,7 @@ TIERS = {
     "strong": "attacks of today, per-image worst case",
     "black-box": "images made on a surrogate ensemble that was trained with another seed",
 }
-GAP = "The tiers side by side"
+GAP = "How far the tiers lie apart"
 KINDS = {
     "gap": GAP,
     "crosscheck": LIBRARIES,
@@ -279,6 +280,8 @@ def _worst_words(worst: WorstCase | None) -> list[str]:
     ranked = sorted(worst.right, key=lambda defense: float(worst.right[defense].mean()))
     attacks = worst.attacks
     under = f"under L∞ {attacks[0]}" if len(attacks) == 1 else f"under each of the L∞ attacks {_list(attacks)}"
+    if attacks == [WORST]:
+        under = "under the worst of the suite's attacks"
     seeds = f", {worst.seeds} seeds" if worst.seeds > 1 else ""
 
     def says(defense: str) -> str:
@@ -361,10 +364,11 @@ def _glance(run: _Run, dataset: str) -> Table | None:
     columns = [Column("defense", number=False, heads=True), Column("clean")]
     worst = {tier: run.worst_case(dataset, tier) for tier in tiers}
     lowest = {tier: run.lowest(dataset, tier) for tier in tiers}
+    several = {tier: worst[tier] is None or len(run.attacks(dataset, tier)) > 1 for tier in tiers}
     for tier in tiers:
         found = worst[tier]
         columns += [Column(tier, f"L∞ {found.budget}")] if found else []
-        columns.append(Column(tier, "any attack"))
+        columns += [Column(tier, "any attack")] if several[tier] else []
     rows = []
     for defense in run.defenses(dataset):
         row = [Field(defense), _clean_field(run, dataset, defense)]
@@ -375,6 +379,8 @@ def _glance(run: _Run, dataset: str) -> Table | None:
                 row.append(_number(found.number(defense), found.interval(defense), bold))
             elif found:
                 row.append(Field(NOTHING, "unfinished"))
+            if not several[tier]:
+                continue
             if defense in lowest[tier]:
                 row.append(_number(f"{lowest[tier][defense][0]:.1f}", lowest[tier][defense][1]))
             else:

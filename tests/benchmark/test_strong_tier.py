@@ -185,7 +185,7 @@ def test_a_run_shows_how_far_the_tiers_lie_apart_and_who_broke_what(folder: Path
         assert rows["accuracy_after"].iloc[-1] == row["strong"]
         assert rows["accuracy_after"].is_monotonic_decreasing
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "The tiers side by side" in page
+    assert "How far the tiers lie apart" in page and "the worst of the suite" in page
     assert (folder / "figures" / "gap-digits-eps0.05.svg").is_file()
     before = {name: (folder / name).read_bytes() for name in ("strong.csv", "gap.csv", "report.html")}
     write_report(store)
