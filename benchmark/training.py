@@ -17,6 +17,7 @@ from benchmark import datasets
 from benchmark.devices import find_device, set_threads
 from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import read_provenance
+from defenses.distributed import joined, rank
 from defenses.errors import BadInput
 from defenses.networks import canonical_network
 from defenses.recipes import Recipe, find_recipe
@@ -49,8 +50,10 @@ def train_ensemble(
     data = training_data(dataset, chosen, seed)
     out = out or default_folder(named, dataset, network, members, chosen, seed)
     console = Console(stderr=True, highlight=False)
-    with _Display(named.label, console) as display:
+    with joined(where) as where, _Display(named.label, console) as display:
         path = train(named, data, network, members, chosen, seed, out, where, start_from, display.batch, display.epoch)
+        if rank() > 0:
+            return path
     scores = read_provenance(path).scores
     console.print(
         f"{named.label} on {dataset}: test accuracy {scores['test_accuracy']:.2%} "

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from defenses.distributed import drawn
 from defenses.ensemble import Ensemble, batch_norm_mode
 from defenses.errors import BadInput
 from defenses.objectives import Baseline, Defense, Place, Terms, cross_entropy
@@ -73,7 +74,7 @@ class AdversarialTraining(Defense):
     ) -> tuple[Tensor, Tensor]:
         images, labels = self.inner.batch(ensemble, images, labels, generator)
         eps = self.eps_low + (self.eps_high - self.eps_low) * torch.rand((), generator=generator).item()
-        start = torch.rand(images.shape, generator=generator).to(images) if self.attack == "pgd" else None
+        start = drawn(torch.rand, images.shape, generator).to(images) if self.attack == "pgd" else None
         with batch_norm_mode(ensemble, self.batch_norm):
             adversarial = sign_ascent(ensemble, images, labels, eps, self.steps, start, self.labels)
         return torch.cat([images, adversarial]), torch.cat([labels, labels])

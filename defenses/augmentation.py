@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from defenses.distributed import drawn
 from defenses.recipes import Recipe
 
 
@@ -15,10 +16,10 @@ def augment(images: Tensor, recipe: Recipe, generator: torch.Generator) -> Tenso
     if not recipe.shift and not recipe.flip:
         return images
     size = torch.tensor([width, height], dtype=torch.float32)
-    distance = (2 * torch.rand(count, 2, generator=generator) - 1) * recipe.shift * size
+    distance = (2 * drawn(torch.rand, (count, 2), generator) - 1) * recipe.shift * size
     if not recipe.subpixel_shift:
         distance = distance.round()
-    mirrored = (torch.rand(count, generator=generator) < 0.5) & recipe.flip
+    mirrored = (drawn(torch.rand, (count,), generator) < 0.5) & recipe.flip
     transform = torch.zeros(count, 2, 3)
     transform[:, 0, 0] = torch.where(mirrored, -1.0, 1.0)
     transform[:, 1, 1] = 1.0

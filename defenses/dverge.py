@@ -10,6 +10,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
+from defenses.distributed import row_before
 from defenses.ensemble import Ensemble, batch_norm_mode
 from defenses.errors import BadInput
 from defenses.objectives import Baseline, Defense, Place, Terms, at_least, cross_entropy
@@ -78,7 +79,7 @@ class DVERGE(Defense):
 
         with batch_norm_mode(ensemble, "as set"):
             with torch.no_grad():
-                target = features(images).roll(1, 0)
+                target = row_before(features(images))
             moved, momentum = images, torch.zeros_like(images)
             for _ in range(self.steps):
                 moved = moved.detach().requires_grad_()

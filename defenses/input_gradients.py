@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from defenses.distributed import drawn
 from defenses.diversity import without_label
 from defenses.ensemble import Ensemble, batch_norm_mode
 from defenses.errors import BadInput
@@ -62,7 +63,7 @@ class GAL(Defense):
         self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         noisy = images.clone()
-        noise = torch.randn(images[::2].shape, generator=generator).to(images)
+        noise = drawn(torch.randn, images[::2].shape, generator).to(images)
         noisy[::2] = (images[::2] + self.noise * noise).clamp(0, 1)
         return noisy, labels
 

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from defenses.distributed import summed, world_size
 from defenses.diversity import ensemble_entropy, jensen_shannon, log_ensemble_diversity
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput, RunFailed
@@ -36,11 +37,21 @@ class Result(NamedTuple):
 
 
 def total(terms: Terms) -> Tensor:
-    """The loss: mean over images of the sum of the terms. Stops when it is not finite, naming the term."""
-    loss = torch.stack(list(terms.values())).sum(0).mean()
-    if not torch.isfinite(loss):
-        guilty = [name for name, values in terms.items() if not torch.isfinite(values).all()] or list(terms)
-        raise RunFailed(f"the loss is not finite: term {' and '.join(guilty)} is {loss.item()}")
+    """The loss: mean over images of the sum of the terms. Stops when it is not finite, naming the term.
+
+    With several processes: this one's part of the loss of the whole batch, of which the mean over the processes is
+    the loss.
+    """
+    values = torch.stack(list(terms.values())).sum(0)
+    if world_size() == 1:
+        loss = whole = values.mean()
+    else:
+        whole, images = summed(torch.stack([values.detach().sum(), values.new_tensor(len(values))])).double()
+        loss, whole = values.sum() * (world_size() / images.item()), whole / images
+    if not torch.isfinite(whole):
+        infinite = summed(torch.stack([(~torch.isfinite(term)).any().float() for term in terms.values()]))
+        guilty = [name for name, found in zip(terms, infinite, strict=True) if found] or list(terms)
+        raise RunFailed(f"the loss is not finite: term {' and '.join(guilty)} is {whole.item()}")
     return loss
 
 

@@ -17,6 +17,16 @@ from torch import Tensor
 from defenses.augmentation import augment, resize
 from defenses.catalogue import NamedDefense
 from defenses.checkpoints import FILE_NAME, Provenance, load_checkpoint, read_provenance, save_checkpoint
+from defenses.distributed import (
+    average_gradients,
+    bytes_from_first,
+    from_first,
+    rank,
+    share,
+    share_batch_norm,
+    summed,
+    world_size,
+)
 from defenses.diversity import log_ensemble_diversity, log_mean_probability
 from defenses.ensemble import Ensemble, batch_norm_mode, build_ensemble, predict_logits
 from defenses.errors import BadInput, RunFailed
@@ -71,8 +81,18 @@ class _Totals:
         self.images += count
         self.correct += int((log_mean_probability(logits).argmax(-1) == result.labels).sum())
         for name, values in result.terms.items():
-            self.terms[name] = self.terms.get(name, 0.0) + values.detach().mean().item() * count
+            mean = values.detach().mean().item() if count else 0.0
+            self.terms[name] = self.terms.get(name, 0.0) + mean * count
         self.member_loss = self.member_loss + cross_entropy(logits, result.labels).sum(-1).cpu()
+
+    def of_all_processes(self) -> _Totals:
+        """The sums over the whole batches, of which this process saw its share."""
+        if world_size() == 1:
+            return self
+        loss = torch.as_tensor(self.member_loss).tolist()
+        sums = summed(torch.tensor([self.images, self.correct, *self.terms.values(), *loss], dtype=torch.float64))
+        terms = dict(zip(self.terms, sums[2:].tolist(), strict=False))
+        return _Totals(int(sums[0]), int(sums[1]), terms, sums[2 + len(terms) :])
 
     def means(self) -> dict[str, float]:
         return {name: value / self.images for name, value in self.terms.items()}
@@ -91,7 +111,11 @@ def train(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> Path:
-    """Train an ensemble into the folder ``out`` and return its checkpoint; a finished one is returned as it is."""
+    """Train an ensemble into the folder ``out`` and return its checkpoint; a finished one is returned as it is.
+
+    Processes that were joined (`defenses.distributed`) each take a share of every batch; the first one writes the
+    files and reports.
+    """
     named.defense.check(members, data.classes)
     _check_strategy(named, recipe)
     shape = tuple(data.train.pixels.shape[1:])
@@ -109,8 +133,9 @@ def train(
         started_from=read_provenance(_file(start_from)).weights_sha256 if start_from else "",
     )
     checkpoint = out / FILE_NAME
-    if checkpoint.is_file():
-        _require_same(asked, asdict(read_provenance(checkpoint)), checkpoint)
+    if from_first(torch.tensor(checkpoint.is_file())):
+        if rank() == 0:
+            _require_same(asked, asdict(read_provenance(checkpoint)), checkpoint)
         return checkpoint
     train_set = data.train.subset(slice(0, recipe.train_images or None))
     if start_from:
@@ -118,18 +143,27 @@ def train(
         ensemble = load_checkpoint(start_from, **needed)
     else:
         ensemble = build_ensemble(network, members, asked.shape, data.classes, train_set.mean_image(), seed)
-    writable_folder(out)  # only now: a request that is refused leaves no folder behind
+    if rank() == 0:
+        writable_folder(out)  # only now: a request that is refused leaves no folder behind
     ensemble = ensemble.to(device)
     ensemble.members.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if world_size() > 1:
+        share_batch_norm(ensemble)
     run = _Run(named.defense, data, train_set, recipe, seed, ensemble, asked, out)
     run.resume()
     run.go(on_progress, on_epoch)
-    final = replace(asked, epoch=run.best["epoch"] if run.best else run.epoch, scores=run.scores())
-    save_checkpoint(checkpoint, ensemble, final)
-    (out / STATE_NAME).unlink(missing_ok=True)
-    for leftover in out.glob(".*.tmp"):  # of a process that was killed while it wrote
-        leftover.unlink(missing_ok=True)
+    if rank() == 0:
+        _finish(run, checkpoint)
+    from_first(torch.tensor(0))  # whoever returns finds the checkpoint
     return checkpoint
+
+
+def _finish(run: _Run, checkpoint: Path) -> None:
+    final = replace(run.asked, epoch=run.best["epoch"] if run.best else run.epoch, scores=run.scores())
+    save_checkpoint(checkpoint, run.ensemble, final)
+    (run.out / STATE_NAME).unlink(missing_ok=True)
+    for leftover in run.out.glob(".*.tmp"):  # of a process that was killed while it wrote
+        leftover.unlink(missing_ok=True)
 
 
 class _Run:
@@ -176,6 +210,8 @@ class _Run:
             cost, left = self._cost(self.epoch), sum(map(self._cost, range(self.epoch, self.epochs)))
 
             def report(batch: int, totals: _Totals) -> None:
+                if rank() > 0:
+                    return
                 elapsed = time.perf_counter() - began  # noqa: B023 - called within this epoch only
                 share = cost * batch / self.batches  # noqa: B023
                 on_progress(
@@ -191,13 +227,14 @@ class _Run:
                     )
                 )
 
-            totals = self._run_epoch(report)
+            totals = self._run_epoch(report).of_all_processes()
             self.epoch += 1
             elapsed = time.perf_counter() - began
             seconds, done = seconds + elapsed, done + cost
             row = self._close_epoch(totals, elapsed)
-            self._save()
-            on_epoch(row)
+            if rank() == 0:
+                self._save()
+                on_epoch(row)
         if self.best:
             self.ensemble.load_state_dict(self.best["weights"])
 
@@ -226,7 +263,7 @@ class _Run:
             for batch in range(self.batches):
                 rows = order[batch * self.recipe.batch_size : (batch + 1) * self.recipe.batch_size]
                 self._set_learning_rate(epoch, batch)
-                totals.add(self._step(defense, trained, rows, scale, generator))
+                totals.add(self._step(defense, trained, share(rows), scale, generator))
                 report(batch + 1, totals)
         except RunFailed as error:
             raise RunFailed(
@@ -268,7 +305,9 @@ class _Run:
             {"params": others},
         ]
         betas = (0.9, self.recipe.adam_beta2)
-        return torch.optim.Adam(groups, lr=self.recipe.learning_rate, betas=betas, eps=self.recipe.adam_eps)
+        optimiser = torch.optim.Adam(groups, lr=self.recipe.learning_rate, betas=betas, eps=self.recipe.adam_eps)
+        average_gradients(optimiser)
+        return optimiser
 
     def _close_epoch(self, totals: _Totals, seconds: float) -> dict[str, Any]:
         """Freeze converged members, score and select, and add the epoch to the history."""
@@ -293,7 +332,8 @@ class _Run:
         watched = {"validation": self.data.validation, "test-accuracy": self.data.test}.get(self.recipe.select)
         if watched is not None:
             chosen = self.ensemble if self.runs == 1 else self.ensemble.member(run)
-            row["watched_accuracy"] = round(score(chosen, watched)["accuracy"], 6)
+            accuracy = score(chosen, watched)["accuracy"] if rank() == 0 else 0.0
+            row["watched_accuracy"] = round(float(from_first(torch.tensor(accuracy, dtype=torch.float64))), 6)
             if not self.best or row["watched_accuracy"] > self.best["accuracy"]:
                 weights = {name: tensor.clone() for name, tensor in self.ensemble.state_dict().items()}
                 self.best = {"accuracy": row["watched_accuracy"], "epoch": self.epoch, "weights": weights}
@@ -335,10 +375,11 @@ class _Run:
     def resume(self) -> None:
         """Go on from the last completed epoch when the folder holds one of the same request."""
         path = self.out / STATE_NAME
-        if not path.is_file():
-            return
         try:
-            state = torch.load(path, weights_only=True, map_location=self.ensemble.mean.device)
+            found = bytes_from_first(path.read_bytes() if rank() == 0 and path.is_file() else None)
+            if found is None:
+                return
+            state = torch.load(io.BytesIO(found), weights_only=True, map_location=self.ensemble.mean.device)
         except Exception as error:
             reason = str(error).partition("\n")[0]
             raise BadInput(f"{path} cannot be read ({reason}); delete it to start training afresh") from error
@@ -349,7 +390,8 @@ class _Run:
         self.optimiser.load_state_dict(state["optimiser"])
         self.epoch, self.history, self.best = state["epoch"], state["history"], state["best"]
         self.frozen, self.stalled, self.lowest = state["frozen"], state["stalled"], state["lowest"]
-        self._write_history()  # a kill between the two files leaves it an epoch behind
+        if rank() == 0:
+            self._write_history()  # a kill between the two files leaves it an epoch behind
 
 
 def sequential_step(
@@ -373,10 +415,10 @@ def sequential_step(
     (gradient,) = torch.autograd.grad(total(terms), logits)
     optimiser.zero_grad()
     inputs = ensemble.normalise(images)
-    for member, share in zip(ensemble.members, gradient, strict=True):
+    for member, own in zip(ensemble.members, gradient, strict=True):
         output = member(inputs)
         if output.requires_grad:
-            output.backward(share)
+            output.backward(own)
     optimiser.step()
     return Result(logits, labels, terms)
 
