@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar, cast
 
 from defenses.errors import BadInput
@@ -73,6 +72,8 @@ class Registry(Generic[T]):
         return self._imported[name]
 
     def _import(self, name: str, lazy: str) -> T:
+        from importlib.metadata import EntryPoint
+
         try:
             return cast(T, EntryPoint(name, lazy, self._group).load())
         except (ImportError, AttributeError, ValueError) as error:
@@ -104,6 +105,8 @@ class Registry(Generic[T]):
     def _read_entry_points(self) -> None:
         if self._entry_points_read:
             return
+        from importlib.metadata import entry_points  # slow to import, and `adp-bench --help` does without
+
         for point in entry_points(group=self._group):
             self.register(point.name, point.value)
         # Set last: a collision is reported every time, not only to whoever asks first.

@@ -1,0 +1,43 @@
+"""Orchestration: what a grid of cells costs beside the attacks in it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmark.display import RunDisplay
+from benchmark.grid import load_preset, narrow
+from benchmark.planning import Request
+from benchmark.reports import write_report
+from benchmark.runner import run
+from benchmark.store import Store
+from benchmark.training import train_ensemble
+
+
+def test_a_grid_of_tiny_cells(benchmark: Any, note: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    changes = {"epochs": 1, "train_images": 200}
+    train_ensemble("baseline", "digits", "mini-resnet(width=4)", 2, changes=changes, out=tmp_path / "small")
+    attacks = [f"{name}(eps={eps})" for name in ("fgsm", "bim", "pgd", "mim") for eps in (0.05, 0.1, 0.15, 0.2)]
+    preset = narrow(load_preset("demo"), ["strict"], [str(tmp_path / "small")], attacks, None)
+    folders = iter(range(100))
+
+    def grid() -> Store:
+        request = Request(preset, 50, (0,), torch.device("cpu"), tmp_path / f"run{next(folders)}", "benchmark")
+        return run(request, RunDisplay())
+
+    grid()  # imports, fonts
+    store = benchmark.pedantic(grid, rounds=3)
+    began = time.perf_counter()
+    write_report(store)
+    reports = time.perf_counter() - began
+    cells, seconds = store.asked(), benchmark.stats.stats.median
+    attacks_alone = sum(store.read(cell)["seconds"].sum() for cell in cells)
+    beside = seconds - reports - attacks_alone
+    note("tiny cells", "time beside attacks and report, of all", 100 * beside / seconds, "%")
+    note("tiny cells", "time beside attacks and report", 1000 * beside / len(cells), "ms per cell")
+    note("tiny cells", "tables, figures and page", 1000 * reports, "ms per run")
