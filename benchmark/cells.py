@@ -61,6 +61,11 @@ class Cell:
         return _hash({**self._result(), "samples": self.samples})
 
     @property
+    def key(self) -> str:
+        """Tells the cells of a run apart, where one ensemble may go by two names."""
+        return f"{self.defense} {self.identity}"
+
+    @property
     def series(self) -> str:
         """Like the identity, whatever the number of samples: a larger sample set extends a smaller one."""
         return _hash(self._result())

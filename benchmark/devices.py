@@ -24,6 +24,11 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def present(device: torch.device) -> torch.device:
+    """The device, or the CPU where this machine lacks it: a cluster may have GPUs that its driver has not."""
+    return device if device.type != "cuda" or torch.cuda.is_available() else torch.device("cpu")
+
+
 def set_threads(threads: int | None, datasets: Iterable[str] = ()) -> None:
     """Use so many CPU threads inside each operation; unless told, all cores, but one for 8×8 digits.
 

@@ -1,32 +1,44 @@
-"""What a run shows while it works: one line per cell, a bar inside it, and the time left for the grid."""
+"""What a run shows while it works: one line per cell, a bar for each under way, and the time left for the grid."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from benchmark.cells import Cell
+from benchmark.costs import work
 from benchmark.diagnostics import Diagnosis
 from benchmark.store import Store
 from benchmark.training import clock
 
 
+@dataclass
+class _Open:
+    """A cell under way."""
+
+    number: int
+    began: float
+    bar: TaskID
+    share: float = 0.0
+    """How much of its cost is spent."""
+
+
 class RunDisplay:
-    """Writes to standard error; on a terminal the line of the current cell is live."""
+    """Writes to standard error; on a terminal the lines of the cells under way are live."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
         self.bars = Progress(*columns, TextColumn("{task.fields[left]}"), console=self.console, transient=True)
-        self.task = self.bars.add_task("", total=None, left="", visible=False)
+        self.open: dict[str, _Open] = {}
         self.total = self.number = 0
         self.cost_left = self.cost_done = 0.0
-        self.current = 0.0
         self.place = ""
-        self.began = self.cell_began = self.last_line = time.monotonic()
+        self.began = self.last_line = time.monotonic()
 
     def say(self, line: str) -> None:
         self.console.print(line, soft_wrap=True, markup=False)
@@ -34,7 +46,7 @@ class RunDisplay:
     def start(self, open_cells: list[Cell], total: int) -> None:
         self.total = total
         self.number = total - len(open_cells)
-        self.cost_left = sum(map(cost, open_cells))
+        self.cost_left = sum(map(_cost, open_cells))
         self.began = time.monotonic()
         if self.number:
             self.say(f"{self.number} of {total} cells are done already")
@@ -43,43 +55,44 @@ class RunDisplay:
 
     def begin(self, cell: Cell) -> None:
         self.number += 1
-        self.current = 0.0
-        self.cell_began = self.last_line = time.monotonic()
+        self.last_line = time.monotonic()
+        bar = self.bars.add_task("", total=cell.samples, left="")
+        self.open[cell.key] = _Open(self.number, time.monotonic(), bar)
         self.place = self._place(cell)
-        self.bars.update(self.task, description=self.place, completed=0, total=cell.samples, visible=True)
+        self.bars.update(bar, description=self.place)
 
     def advance(self, cell: Cell, rows: int) -> None:
-        share = cost(cell) * rows / cell.samples
-        self.current = share
-        self.bars.update(self.task, completed=rows, left=self.time_left())
+        under_way = self.open[cell.key]
+        under_way.share = _cost(cell) * rows / cell.samples
+        self.bars.update(under_way.bar, completed=rows, left=self.time_left())
         if not self.console.is_terminal and time.monotonic() - self.last_line > 30:
             self.last_line = time.monotonic()
             self.say(f"{self._place(cell)}: {rows} of {cell.samples} images, {self.time_left()}")
 
     def report(self, words: str) -> None:
-        """What is being done inside the current cell."""
-        self.bars.update(self.task, description=f"{self.place} · {words}")
+        """What is being done inside the cell that was begun last."""
+        for under_way in list(self.open.values())[-1:]:
+            self.bars.update(under_way.bar, description=f"{self.place} · {words}")
 
     def time_left(self) -> str:
-        done = self.cost_done + self.current
+        under_way = sum(cell.share for cell in self.open.values())
+        done = self.cost_done + under_way
         if not done:
             return ""
         elapsed = time.monotonic() - self.began
-        return f"{clock(elapsed / done * (self.cost_left - self.current))} left"
+        return f"{clock(elapsed / done * (self.cost_left - under_way))} left"
 
     def done(self, cell: Cell, row: dict[str, Any]) -> None:
-        self._close(cell)
+        place, seconds = self._close(cell)
         interval = f"{row['accuracy']:.1f} % ({row['ci_low']:.1f}–{row['ci_high']:.1f})"
         beside = f", published {row['published']:.1f}" if row["published"] is not None else ""
-        seconds = time.monotonic() - self.cell_began
-        self.say(f"{self._place(cell)}: {interval}{beside}, {clock(seconds)}, {self.time_left()}")
+        self.say(f"{place}: {interval}{beside}, {clock(seconds)}, {self.time_left()}")
         if row["flags"]:
             self.console.print(f"  warning: {row['flags']}", style="yellow", soft_wrap=True, markup=False)
 
-    def failed(self, cell: Cell, error: Exception) -> None:
-        self._close(cell)
-        words = " ".join(f"{type(error).__name__}: {error}".split())
-        self.console.print(f"{self._place(cell)}: failed: {words}", style="red", soft_wrap=True, markup=False)
+    def failed(self, cell: Cell, words: str) -> None:
+        place, _ = self._close(cell)
+        self.console.print(f"{place}: failed: {words}", style="red", soft_wrap=True, markup=False)
 
     def finish(self, store: Store, diagnosis: Diagnosis) -> None:
         self.stop()
@@ -96,17 +109,18 @@ class RunDisplay:
         if self.bars.live.is_started:  # stopping bars that never started prints an empty line
             self.bars.stop()
 
-    def _close(self, cell: Cell) -> None:
-        self.cost_done += cost(cell)
-        self.cost_left -= cost(cell)
-        self.current = 0.0
-        self.bars.update(self.task, visible=False)
+    def _close(self, cell: Cell) -> tuple[str, float]:
+        """The place of a cell that ended, and the seconds since it began."""
+        place, closed = self._place(cell), self.open.pop(cell.key)
+        self.cost_done += _cost(cell)
+        self.cost_left -= _cost(cell)
+        self.bars.remove_task(closed.bar)
+        return place, time.monotonic() - closed.began
 
     def _place(self, cell: Cell) -> str:
-        return f"[{self.number}/{self.total}] {cell.title}"
+        return f"[{self.open[cell.key].number}/{self.total}] {cell.title}"
 
 
-def cost(cell: Cell) -> float:
-    """Relative cost of a cell: gradients per image times images."""
-    steps = {"jsma": 150.0, "worst-case": 500.0}.get(cell.attack) or float(cell.settings.get("steps", 1))
-    return steps * cell.samples * cell.members
+def _cost(cell: Cell) -> float:
+    """What a cell costs beside others, whose ensembles may be of another size."""
+    return work(cell) * cell.members

@@ -92,6 +92,19 @@ def locate(spec: str, dataset: str, network: str, members: int, recipe: str, see
     return None
 
 
+def find(spec: str, dataset: str, network: str, members: int, recipe: str, seed: int) -> Trained | None:
+    """The ensemble of a spec, or None when it has to be trained first."""
+    if is_checkpoint(spec):
+        return load_outside(spec, dataset)
+    path = locate(spec, dataset, network, members, recipe, seed)
+    if path is None:
+        return None
+    named = parse_defense(spec)
+    wanted = {"defense": named.text, "dataset": dataset, "network": canonical_network(network), "members": members}
+    ensemble = load_checkpoint(path, **wanted, defense_digest=named.source_digest)
+    return Trained(named.label, named.text, ensemble, read_provenance(path))
+
+
 def find_or_train(
     spec: str,
     dataset: str,
@@ -103,18 +116,21 @@ def find_or_train(
     say: Callable[[str], None],
 ) -> Trained:
     """Load the ensemble of a spec; where there is none yet, say how long training takes, and train it."""
-    if is_checkpoint(spec):
-        trained = load_outside(spec, dataset)
+    trained = find(spec, dataset, network, members, recipe, seed)
+    if trained is None:
+        seconds = training_seconds(spec, dataset, network, members, recipe, seed, device)
+        label = parse_defense(spec).label
+        say(f"{label} is not trained yet: training {members} × {network} on {dataset}, about {clock(seconds)}")
+        train_ensemble(spec, dataset, network, members, recipe, seed=seed, device=device)
+        trained = find(spec, dataset, network, members, recipe, seed)
+        assert trained is not None
+    elif is_checkpoint(spec):
         say(f"{spec}: {_describe(trained)}")
-        return trained
-    named = parse_defense(spec)
-    path = locate(spec, dataset, network, members, recipe, seed)
-    if path is None:
-        chosen = find_recipe(recipe, dataset)
-        data = training_data(dataset, chosen, seed)
-        seconds = estimate_seconds(named, data, network, members, chosen, torch.device(device))
-        say(f"{named.label} is not trained yet: training {members} × {network} on {dataset}, about {clock(seconds)}")
-        path = train_ensemble(spec, dataset, network, members, recipe, seed=seed, device=device)
-    wanted = {"defense": named.text, "dataset": dataset, "network": canonical_network(network), "members": members}
-    ensemble = load_checkpoint(path, **wanted, defense_digest=named.source_digest)
-    return Trained(named.label, named.text, ensemble, read_provenance(path))
+    return trained
+
+
+def training_seconds(spec: str, dataset: str, network: str, members: int, recipe: str, seed: int, device: str) -> float:
+    """How long training would take here, measured on two steps of it."""
+    chosen = find_recipe(recipe, dataset)
+    data = training_data(dataset, chosen, seed)
+    return estimate_seconds(parse_defense(spec), data, network, members, chosen, torch.device(device))

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
-import pandas as pd
-import torch
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
 
 from benchmark import datasets
-from benchmark.acceleration import accelerated
-from benchmark.attacks import parse_attack
 from benchmark.cells import Cell, cell_from
 from benchmark.datasets.catalogue import DATASETS
+from benchmark.devices import present
 from benchmark.display import RunDisplay
 from benchmark.ensembles import Trained, find_or_train, load_outside
-from benchmark.evaluations import Subject, find_evaluation
+from benchmark.executors import Executor, Material
+from benchmark.executors.local import Local
 from benchmark.grid import Grid
 from benchmark.hardware import commit, describe_machine
-from benchmark.models import predict, prepared
+from benchmark.ledger import Ledger
 from benchmark.planning import Request, left_out, order_cells, plan_cells
 from benchmark.reports import write_report
-from benchmark.reports.tables import summarise
 from benchmark.store import Store
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import versions
-from defenses.ensemble import predict_logits
 from defenses.errors import BadInput, RunFailed
 from defenses.outside import is_checkpoint
 
@@ -33,61 +29,92 @@ SURROGATE_SEED = 1000
 """Added to the seed of the defenses for the surrogate of black-box attacks."""
 
 
-def run(request: Request, display: RunDisplay) -> Store:
+@dataclass(frozen=True, eq=False)
+class Work:
+    """The cells of one ensemble."""
+
+    grid: Grid
+    data: datasets.Dataset
+    trained: Trained
+    surrogate: Trained | None
+    cells: list[Cell]
+
+
+FindEnsemble = Callable[[str, Grid, int], Trained]
+"""The ensemble of a defense spec, in a grid, with a seed."""
+
+
+def run(request: Request, display: RunDisplay, executor: Executor | None = None) -> Store:
     """Run every cell that is not there yet, then write tables and report."""
     store = Store(request.out)
-    _check(request)
+    check(request)
     store.open(request.preset.name)
-    cells: list[Cell] = []
-    labels = {entry["defense"]: entry["spec"] for entry in store.planned()}
-    work: list[tuple[Grid, datasets.Dataset, Trained, Trained | None, list[Cell]]] = []
-    for grid in request.preset.grids:
-        data = datasets.load(grid.dataset)
-        for seed in request.seeds:
-            for spec in grid.defenses:
-                trained = find_or_train(
-                    spec, grid.dataset, grid.network, grid.members, grid.recipe, seed, request.device.type, display.say
-                )
-                if labels.setdefault(trained.label, trained.spec) != trained.spec:  # two files of one name
-                    trained = replace(trained, label=trained.spec)
-                surrogate = _surrogate(grid, seed, request, display) if grid.blackbox else None
-                fresh = plan_cells(grid, trained, request, seed, data.checksum, surrogate)
-                planned = [cell for cell in fresh if cell not in cells]
-                cells += planned
-                work.append((grid, data, trained, surrogate, planned))
+    where = present(request.device).type
+
+    def find(spec: str, grid: Grid, seed: int) -> Trained:
+        return find_or_train(spec, grid.dataset, grid.network, grid.members, grid.recipe, seed, where, display.say)
+
+    work = assemble(request, store, find)
+    cells = [cell for part in work for cell in part.cells]
     _write_manifest(store, request, cells)
-    display.start([cell for cell in cells if not store.has(cell, request.keep_images)], len(cells))
+    open_cells = [cell for cell in cells if not store.has(cell, request.keep_images)]
+    display.start(open_cells, len(cells))
     for line in (*request.remarks, *left_out(request)):
         display.say(line)
     for cell in filter(store.has, cells):
         store.tidy(cell)  # a run that was killed may have left its progress behind
-    failures = 0
-    for grid, data, trained, surrogate, planned in work:
-        open_cells = [cell for cell in planned if not store.has(cell, request.keep_images)]
-        if open_cells:
-            failures += _run_cells(store, grid, data, trained, surrogate, open_cells, request, display)
+    ledger = Ledger(store, display, request.keep_images, request.refusals)
+    batches = ledger.batches(_open_work(store, request, work))
+    with closing((executor or Local()).run(batches, display)) as outcomes:
+        for outcome in outcomes:
+            ledger.take(outcome)
     display.say("writing tables and figures")
     display.finish(store, write_report(store))
-    if failures:
-        raise RunFailed(f"{failures} of {len(cells)} cells failed; {store.folder / 'table.csv'} says which and why")
+    if ledger.failed:
+        words = f"{len(ledger.failed)} of {len(cells)} cells failed"
+        raise RunFailed(f"{words}; {store.folder / 'table.csv'} says which and why")
     return store
 
 
-def _surrogate(grid: Grid, seed: int, request: Request, display: RunDisplay) -> Trained:
-    """The ensemble an attacker trains who knows the data and the network but not the weights."""
-    return find_or_train(
-        "baseline",
-        grid.dataset,
-        grid.network,
-        grid.members,
-        grid.recipe,
-        seed + SURROGATE_SEED,
-        request.device.type,
-        display.say,
-    )
+def assemble(request: Request, store: Store, find: FindEnsemble) -> list[Work]:
+    """Every ensemble of a request with its cells, each cell once."""
+    labels = {entry["defense"]: entry["spec"] for entry in store.planned()}
+    cells: list[Cell] = []
+    work = []
+    for grid in request.preset.grids:
+        data = datasets.load(grid.dataset)
+        for seed in request.seeds:
+            for spec in grid.defenses:
+                trained = find(spec, grid, seed)
+                if labels.setdefault(trained.label, trained.spec) != trained.spec:  # two files of one name
+                    trained = replace(trained, label=trained.spec)
+                # the ensemble an attacker trains who knows the data and the network but not the weights
+                surrogate = find("baseline", grid, seed + SURROGATE_SEED) if grid.blackbox else None
+                fresh = plan_cells(grid, trained, request, seed, data.checksum, surrogate)
+                planned = [cell for cell in fresh if cell not in cells]
+                cells += planned
+                work.append(Work(grid, data, trained, surrogate, planned))
+    return work
 
 
-def _check(request: Request) -> None:
+def _open_work(store: Store, request: Request, work: list[Work]) -> Iterator[tuple[Material, list[Cell]]]:
+    """What is not done yet, with what it takes to do it."""
+    for part in work:
+        cells = [cell for cell in part.cells if not store.has(cell, request.keep_images)]
+        if cells:
+            material = Material(
+                ensemble=part.trained.ensemble,
+                surrogate=part.surrogate.ensemble if part.surrogate else None,
+                test=part.data.test.subset(slice(0, max(cell.samples for cell in cells))),
+                batch_size=part.grid.batch_size,
+                device=request.device,
+                keep_images=request.keep_images,
+                spec=part.trained.spec,
+            )
+            yield material, cells
+
+
+def check(request: Request) -> None:
     """Everything that can be refused before the first minute of work."""
     for seed in request.seeds:
         if not 0 <= seed < 2**31:
@@ -120,96 +147,3 @@ def _write_manifest(store: Store, request: Request, cells: list[Cell]) -> None:
             "machine": describe_machine(),
         }
     )
-
-
-def _run_cells(
-    store: Store,
-    grid: Grid,
-    data: datasets.Dataset,
-    trained: Trained,
-    surrogate: Trained | None,
-    cells: list[Cell],
-    request: Request,
-    display: RunDisplay,
-) -> int:
-    """Run the cells of one ensemble; what it makes of clean images is computed once. The number of failures."""
-    test = data.test.subset(slice(0, max(cell.samples for cell in cells)))
-    device = request.device
-    ensemble = trained.ensemble.to(device)
-    failures = 0
-    other = surrogate.ensemble.to(device) if surrogate else None
-    with prepared(ensemble), prepared(other or ensemble):
-        images = test.images().to(device)
-        subject = Subject(
-            ensemble=ensemble,
-            fast=accelerated(ensemble, images[: grid.batch_size]),
-            images=images,
-            surrogate=accelerated(other, images[: grid.batch_size]) if other else None,
-            labels=test.labels,
-            logits=predict_logits(ensemble, test, grid.batch_size),
-            clean=predict(ensemble, images, grid.batch_size),
-            report=display.report,
-            keep_images=request.keep_images,
-        )
-        for cell in cells:
-            display.begin(cell)
-            try:
-                records = run_cell(store, subject, cell, display)
-                store.write(cell, records)
-            except Exception as error:
-                if isinstance(error, BadInput) and not request.refusals:
-                    raise
-                failures += 1
-                store.write_failure(cell, f"{type(error).__name__}: {' '.join(str(error).split())}")
-                display.failed(cell, error)
-                continue
-            display.done(cell, summarise(cell, records))
-    return failures
-
-
-def run_cell(store: Store, subject: Subject, cell: Cell, display: RunDisplay) -> pd.DataFrame:
-    """The records of a cell, by the evaluation it names."""
-    evaluate = find_evaluation(cell.evaluation)
-    single = cell.evaluation != "strong" and cell.attack != "none"
-    attack = parse_attack(f"{cell.attack}@{cell.library}({cell.parameters})") if single else None
-
-    def one(first: int, end: int) -> pd.DataFrame:
-        return evaluate(subject, cell, attack, first, end)
-
-    return run_batches(store, cell, one, display, subject.keep_images)
-
-
-def run_batches(
-    store: Store,
-    cell: Cell,
-    one: Callable[[int, int], pd.DataFrame],
-    display: RunDisplay,
-    images: bool = False,
-) -> pd.DataFrame:
-    """Evaluate batch after batch, keeping each; batches that are there already are taken as they are."""
-    finished = store.batches(cell, images)
-    parts = []
-    for first in range(0, cell.samples, cell.batch_size):
-        end = min(first + cell.batch_size, cell.samples)
-        records = finished.get((first, end))
-        if records is None:
-            records = _halving(one, first, end, display)
-            if cell.attack != "none" and (end < cell.samples or first > 0):
-                store.write_batch(cell, first, records)
-        parts.append(records)
-        display.advance(cell, end)
-    return pd.concat(parts, ignore_index=True)
-
-
-def _halving(one: Callable[[int, int], pd.DataFrame], first: int, end: int, display: RunDisplay) -> pd.DataFrame:
-    """Attack rows first to end; out of memory, in two halves."""
-    try:
-        return one(first, end)
-    except (torch.OutOfMemoryError, MemoryError):
-        if end - first < 2:
-            raise
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    middle = (first + end) // 2
-    display.say(f"out of memory with {end - first} images: going on with {middle - first}")
-    return pd.concat([_halving(one, first, middle, display), _halving(one, middle, end, display)])

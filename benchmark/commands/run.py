@@ -27,7 +27,12 @@ def run(
         Many, typer.Option(help="Only these attacks: a name in the preset, or a spec. May be repeated.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    executor: Annotated[str, typer.Option(help="Where cells run: local.")] = "local",
+    executor: Annotated[
+        str, typer.Option(help="Where cells run: local, or ray for several GPUs or machines.")
+    ] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Ray cluster.  [default: this machine's]")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
     seeds: Annotated[str | None, typer.Option(metavar="0,1,2", help="Several seeds: mean and spread.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images attacked at once; results may depend on it.")] = None,
@@ -37,34 +42,41 @@ def run(
     ] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: results/runs/PRESET]")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be run, and what it would cost.")] = False,
 ) -> None:
     """Run a preset: the same command again does only what is missing, other options extend it."""
-    from benchmark.devices import find_device, set_threads
+    from benchmark.devices import set_threads
     from benchmark.display import RunDisplay
+    from benchmark.executors import open_executor
     from benchmark.grid import load_preset, narrow
     from benchmark.planning import Request
     from benchmark.runner import run as run_request
 
-    if executor != "local":
-        raise BadInput(f"unknown executor {executor!r}; known: local")
     if batch_size is not None and batch_size < 1:
         raise BadInput(f"batch size is {batch_size}; it must be at least 1")
     chosen = narrow(load_preset(preset), tier or [], defense or [], attack or [], batch_size)
     set_threads(threads, [grid.dataset for grid in chosen.grids])
-    request = Request(
-        preset=chosen,
-        samples=read_samples(samples),
-        seeds=_seeds(seeds) if seeds else (seed,),
-        device=find_device(device),
-        out=out or Path("results/runs") / preset,
-        command=shlex.join(["adp-bench", *sys.argv[1:]]),
-        keep_images=keep_images,
-    )
-    display = RunDisplay()
-    try:
-        run_request(request, display)
-    finally:
-        display.stop()
+    asked, numbers = read_samples(samples), _seeds(seeds) if seeds else (seed,)
+    with open_executor(executor, ray_address) as where:
+        request = Request(
+            preset=chosen,
+            samples=asked,
+            seeds=numbers,
+            device=where.find_device(device),
+            out=out or Path("results/runs") / preset,
+            command=shlex.join(["adp-bench", *sys.argv[1:]]),
+            keep_images=keep_images,
+        )
+        if plan:
+            from benchmark.forecast import forecast
+
+            typer.echo(forecast(request))
+            return
+        display = RunDisplay()
+        try:
+            run_request(request, display, where)
+        finally:
+            display.stop()
 
 
 def read_samples(text: str | None) -> int | str | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pandas as pd
 import pytest
 
 from benchmark.cells import Cell
 from benchmark.display import RunDisplay
-from benchmark.runner import run_batches
+from benchmark.executors import Failure, Material, Outcome
+from benchmark.ledger import Ledger
 from benchmark.store import MANIFEST, Store
 from defenses.errors import BadInput, RunFailed
 
@@ -31,7 +33,10 @@ def store(tmp_path: Path) -> Store:
 
 
 def _records(first: int, end: int) -> pd.DataFrame:
-    return pd.DataFrame({"index": range(first, end), "correct": [True] * (end - first)})
+    usual = {"label": 3, "clean_prediction": 3, "attacked": True, "correct": True, "batch_size": 10}
+    usual |= dict.fromkeys(("forwards", "backwards", "seconds"), 1.0)
+    usual |= dict.fromkeys(("unmoved", "not_finite", "out_of_box", "out_of_ball", "zero_gradient"), False)
+    return pd.DataFrame({"index": range(first, end), **usual})
 
 
 class _Attack:
@@ -46,6 +51,15 @@ class _Attack:
             raise KeyboardInterrupt
         self.asked.append((first, end))
         return _records(first, end)
+
+
+def _run(store: Store, cell: Cell, attack: _Attack) -> pd.DataFrame:
+    """Put a cell together from the batches that an attack gives."""
+    ledger = Ledger(store, RunDisplay())
+    material = cast(Material, None)  # this attack needs neither an ensemble nor images
+    for batch in ledger.batches([(material, [cell])]):
+        ledger.take(Outcome(batch, attack(batch.first, batch.end)))
+    return store.read(cell)
 
 
 def _files(folder: Path) -> dict[Path, bytes]:
@@ -103,54 +117,72 @@ def test_a_failure_is_remembered_until_the_cell_is_done(store: Store) -> None:
 
 def test_a_stopped_cell_goes_on_after_its_last_batch(store: Store) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_batches(store, CELL, _Attack(stop_before=20), RunDisplay())
+        _run(store, CELL, _Attack(stop_before=20))
     again = _Attack()
-    records = run_batches(store, CELL, again, RunDisplay())
+    records = _run(store, CELL, again)
     assert again.asked == [(20, 25)]
     assert records["index"].tolist() == list(range(25))
-    store.write(CELL, records)
     assert [path.suffix for path in _files(store.folder)] == [".parquet"], "progress is gone once the cell is there"
 
 
 def test_more_samples_attack_only_the_new_images(store: Store) -> None:
     small, large = replace(CELL, samples=20), replace(CELL, samples=40)
-    store.write(small, run_batches(store, small, _Attack(), RunDisplay()))
+    _run(store, small, _Attack())
     before = store.path(small).read_bytes()
     again = _Attack()
-    records = run_batches(store, large, again, RunDisplay())
+    records = _run(store, large, again)
     assert again.asked == [(20, 30), (30, 40)] and records["index"].tolist() == list(range(40))
     assert store.path(small).read_bytes() == before
 
 
 def test_fewer_samples_attack_nothing(store: Store) -> None:
     large, small = replace(CELL, samples=40), replace(CELL, samples=20)
-    store.write(large, run_batches(store, large, _Attack(), RunDisplay()))
+    _run(store, large, _Attack())
     again = _Attack()
-    assert run_batches(store, small, again, RunDisplay())["index"].tolist() == list(range(20))
+    assert _run(store, small, again)["index"].tolist() == list(range(20))
     assert again.asked == []
 
 
 def test_a_smaller_cell_leaves_the_progress_of_a_larger_one(store: Store) -> None:
     large, small = replace(CELL, samples=40), replace(CELL, samples=20)
     with pytest.raises(KeyboardInterrupt):
-        run_batches(store, large, _Attack(stop_before=30), RunDisplay())
-    store.write(small, run_batches(store, small, _Attack(stop_before=0), RunDisplay()))
+        _run(store, large, _Attack(stop_before=30))
+    _run(store, small, _Attack(stop_before=0))
     again = _Attack()
-    assert run_batches(store, large, again, RunDisplay())["index"].tolist() == list(range(40))
+    assert _run(store, large, again)["index"].tolist() == list(range(40))
     assert again.asked == [(30, 40)]
 
 
 def test_a_last_batch_that_was_short_is_not_taken_for_a_whole_one(store: Store) -> None:
-    store.write(CELL, run_batches(store, CELL, _Attack(), RunDisplay()))
+    _run(store, CELL, _Attack())
     again = _Attack()
-    run_batches(store, replace(CELL, samples=30), again, RunDisplay())
+    _run(store, replace(CELL, samples=30), again)
     assert again.asked == [(20, 30)], "its result may depend on the batch"
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"weights": "x"}, {"batch_size": 5}, {"tier": "paper"}])
 def test_batches_of_another_series_are_not_taken(store: Store, change: dict[str, object]) -> None:
-    store.write(CELL, run_batches(store, CELL, _Attack(), RunDisplay()))
+    _run(store, CELL, _Attack())
     assert store.batches(replace(CELL, **change)) == {}
+
+
+def test_batches_that_come_back_in_any_order_make_the_same_cell(store: Store) -> None:
+    ledger = Ledger(store, RunDisplay())
+    for batch in reversed(list(ledger.batches([(cast(Material, None), [CELL])]))):
+        ledger.take(Outcome(batch, _records(batch.first, batch.end)))
+    pd.testing.assert_frame_equal(store.read(CELL), _records(0, 25))
+
+
+def test_what_comes_back_after_a_failure_is_kept_for_the_next_run(store: Store) -> None:
+    ledger = Ledger(store, RunDisplay())
+    first, second, third = ledger.batches([(cast(Material, None), [CELL])])
+    ledger.take(Outcome(second, Failure("ValueError", "no")))
+    ledger.take(Outcome(third, Failure("ValueError", "no, again")))
+    ledger.take(Outcome(first, _records(first.first, first.end)))
+    assert store.failure(CELL) == "ValueError: no" and not store.has(CELL) and ledger.failed == {CELL.key}
+    again = _Attack()
+    _run(store, CELL, again)
+    assert again.asked == [(10, 20), (20, 25)] and store.failure(CELL) is None
 
 
 # --- the folder ---

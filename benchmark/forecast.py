@@ -1,0 +1,153 @@
+"""What a run would cost: its cells with gradients and seconds, the ensembles to train first; nothing is run."""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass
+
+import torch
+
+from benchmark.acceleration import accelerated
+from benchmark.costs import gradients, work
+from benchmark.datasets import installation
+from benchmark.datasets.catalogue import DATASETS
+from benchmark.devices import present
+from benchmark.ensembles import Trained, find, training_seconds
+from benchmark.grid import Grid
+from benchmark.models import prepared
+from benchmark.planning import Request, left_out
+from benchmark.runner import assemble, check
+from benchmark.store import Store
+from benchmark.training import clock
+from defenses.catalogue import parse_defense
+from defenses.checkpoints import Provenance
+from defenses.ensemble import Ensemble, build_ensemble
+from defenses.errors import BadInput
+from defenses.networks import canonical_network
+from defenses.recipes import find_recipe
+
+
+@dataclass(frozen=True)
+class Training:
+    """An ensemble that is not there yet."""
+
+    label: str
+    dataset: str
+    seed: int
+    seconds: float
+
+
+def forecast(request: Request) -> str:
+    """The plan of a run as text, from speeds that are measured here and now."""
+    check(request)
+    for grid in request.preset.grids:
+        if installation.missing(DATASETS.get(grid.dataset)):
+            raise BadInput(f"a plan needs the data: adp-bench data fetch {grid.dataset}")
+    device = present(request.device)
+    missing: dict[tuple[str, Grid, int], Training] = {}
+
+    def look(spec: str, grid: Grid, seed: int) -> Trained:
+        trained = find(spec, grid.dataset, grid.network, grid.members, grid.recipe, seed)
+        if trained is None:
+            trained = _untrained(spec, grid, seed)
+            missing[spec, grid, seed] = Training(trained.label, grid.dataset, seed, _training(spec, grid, device.type))
+        return trained
+
+    store = Store(request.out)
+    parts = assemble(request, store, look)
+    speeds: dict[tuple[str, str, int], float] = {}
+    rows: list[tuple[str, ...]] = []
+    total = seconds = 0.0
+    done = 0
+    for part in parts:
+        origin = part.trained.provenance
+        place = (part.grid.dataset, origin.network, origin.members)
+        for cell in part.cells:
+            if store.has(cell, request.keep_images):
+                done += 1
+                continue
+            if place not in speeds:
+                speeds[place] = gradients_per_second(part.trained.ensemble, part.grid, device)
+            total += work(cell)
+            seconds += work(cell) / speeds[place]
+            each, whole = gradients(cell), work(cell)
+            seed = f"seed {cell.seed}" if len(request.seeds) > 1 else ""
+            time_needed = clock(whole / speeds[place])
+            rows.append(
+                (cell.dataset, cell.title, seed, f"{cell.samples}", f"{each:,.0f}", f"{whole:,.0f}", time_needed)
+            )
+    lines = _aligned([("dataset", "cell", "", "images", "gradients each", "in all", "time"), *rows])
+    lines += ["", *left_out(request)]
+    if missing:
+        lines += ["", "to be trained first:"]
+        trainings = missing.values()
+        lines += _aligned(
+            [(f"  {one.label}", one.dataset, f"seed {one.seed}", clock(one.seconds)) for one in trainings]
+        )
+    lines.append("")
+    for (dataset, network, members), speed in speeds.items():
+        threads = f"{torch.get_num_threads()} threads" if device.type == "cpu" else "one GPU"
+        lines.append(f"measured here: {members} × {network} on {dataset}: {speed:,.0f} gradients/s, {threads}")
+    if request.device != device:
+        lines.append("there is no GPU here: times are those of this machine's CPU")
+    training = sum(one.seconds for one in missing.values())
+    finished = f", {done} more are done already" if done else ""
+    lines += [
+        f"{len(rows)} cells to run{finished}: {total:,.0f} gradients of one image, {clock(seconds)}; "
+        f"training: {len(missing)} ensembles, {clock(training)}; in all {clock(seconds + training)}",
+        "an upper bound: attacks that stop early, and stages of the strong tier after an image is fooled, cost less",
+    ]
+    return "\n".join(lines)
+
+
+def gradients_per_second(ensemble: Ensemble, grid: Grid, device: torch.device) -> float:
+    """Gradients of an image that the ensemble gives in a second, from the second of two batches."""
+    shape = DATASETS.get(grid.dataset).shape
+    images = torch.rand(grid.batch_size, *shape, generator=torch.Generator().manual_seed(0)).to(device)
+    with prepared(ensemble.to(device)):
+        model = accelerated(ensemble, images)
+        began = 0.0
+        for _ in range(2):  # the first is slower: memory is laid out
+            began = time.perf_counter()
+            point = images.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(model(point).amax(-1).sum(), point)
+            gradient.sum().item()  # a GPU has finished then
+        return grid.batch_size / (time.perf_counter() - began)
+
+
+@functools.cache
+def _training(spec: str, grid: Grid, device: str) -> float:
+    return training_seconds(spec, grid.dataset, grid.network, grid.members, grid.recipe, 0, device)
+
+
+def _untrained(spec: str, grid: Grid, seed: int) -> Trained:
+    """Stands for an ensemble that is not there: its cells are like those it will have, and it is as fast."""
+    named, about = parse_defense(spec), DATASETS.get(grid.dataset)
+    network = canonical_network(grid.network)
+    ensemble = build_ensemble(network, grid.members, about.shape, about.classes)
+    provenance = Provenance(
+        defense=named.text,
+        dataset=grid.dataset,
+        network=network,
+        members=grid.members,
+        shape=about.shape,
+        classes=about.classes,
+        recipe=find_recipe(grid.recipe, grid.dataset).as_dict(),
+        seed=seed,
+        weights_sha256=f"not trained yet: {named.text}",
+    )
+    return Trained(named.label, named.text, ensemble, provenance)
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """Columns side by side; those of numbers, which begin with a digit, to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = [column[-1][:1].isdigit() for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if number else text.ljust(width)
+            for text, width, number in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
