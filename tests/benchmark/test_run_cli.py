@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,9 @@ def _refused(arguments: list[str], message: str, capfd: pytest.CaptureFixture[st
         (["demo", "--batch-size", "0"], "batch size is 0"),
         (["demo", "--threads", "0"], "threads is 0"),
         (["demo", "--device", "gpu"], "unknown device 'gpu'"),
-        (["demo", "--executor", "cloud"], "unknown executor 'cloud'"),
+        (["demo", "--executor", "cloud"], "unknown executor 'cloud'; known: local, ray"),
+        (["demo", "--ray-address", "head:6379"], "--ray-address head:6379 needs --executor ray"),
+        (["demo", "--plan", "--attack", "pgd(eps=0)"], "eps is 0"),
         (["demo", "--defense", "basline"], "did you mean baseline"),
         (["demo", "--defense", "nowhere.safetensors"], "no checkpoint at nowhere.safetensors"),
         (["demo", "--defense", "nowhere.pth"], "no checkpoint at nowhere.pth"),
@@ -63,6 +66,14 @@ def test_bad_input_is_one_line_exit_code_2_and_nothing_left_behind(
     arguments: list[str], message: str, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _refused(["run", *arguments], message, capfd)
+    assert list(here.iterdir()) == []
+
+
+def test_without_ray_the_option_says_how_to_get_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    _refused(["run", "demo", "--executor", "ray"], "pip install 'adp-benchmark[ray]'", capfd)
     assert list(here.iterdir()) == []
 
 

@@ -1,0 +1,88 @@
+"""A plan lists what a run would do and what it would cost, from counts that hold; it runs and writes nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmark.cells import cell_from
+from benchmark.cli import run
+from benchmark.costs import gradients
+from benchmark.evaluations.strong import read_stage
+from benchmark.store import Store
+
+pytestmark = pytest.mark.usefixtures("here")
+
+EXACT = ["fgsm", "bim(eps=0.1)", "pgd(eps=0.1,steps=4)", "mim(eps=0.1)", "jsma(gamma=0.3,eps=0.2)"]
+EXACT += ["cw(c=1,steps=20,abort_early=false)", "ead(c=1,steps=20)"]
+
+
+@pytest.fixture
+def demo(checkpoint: Path) -> list[str]:
+    return ["run", "demo", "--defense", str(checkpoint), "--samples", "20"]
+
+
+def test_a_plan_lists_the_cells_that_the_run_then_has(
+    demo: list[str], here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = [*demo, "--attack", "none", "--attack", "fgsm", "--attack", "pgd(eps=0.1)", "--out", "a"]
+    command += ["--tier", "paper", "--tier", "strict"]
+    assert run([*command, "--plan"]) == 0
+    planned = capfd.readouterr().out
+    assert list(here.iterdir()) == [], "nothing is written"
+    assert re.search(r"small · pgd\(eps=0\.1\) · strict +20 +10 +230 ", planned), "images, gradients each, in all"
+    assert re.search(r"^measured here: 2 × mini-resnet\(width=4\) on digits: [\d,]+ gradients/s", planned, re.M)
+    assert "training: 0 ensembles" in planned and "to be trained" not in planned
+    assert run(command) == 0
+    titles = [cell.title for cell in Store(here / "a").asked()]
+    assert all(title in planned for title in titles)
+    assert f"\n{len(titles)} cells to run: " in planned
+    before = sorted((path, path.stat().st_mtime_ns) for path in here.rglob("*"))
+    capfd.readouterr()
+    assert run([*command, "--plan", "--attack", "bim"]) == 0
+    again = capfd.readouterr().out
+    assert f"\n2 cells to run, {len(titles)} more are done already: " in again
+    assert "· bim(" in again and "· fgsm(" not in again
+    assert sorted((path, path.stat().st_mtime_ns) for path in here.rglob("*")) == before
+
+
+def test_what_has_to_be_trained_is_listed_with_its_time_and_not_trained(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", "demo", "--defense", "adp-2-0", "--attack", "fgsm", "--seeds", "0,1", "--tier", "strict"]
+    assert run([*command, "--plan"]) == 0
+    planned = capfd.readouterr().out
+    assert re.findall(r"^  adp-2-0 +digits +seed (\d) +\d+ (?:s|min|h)", planned, re.M) == ["0", "1"]
+    assert re.search(r"training: 2 ensembles, \d+ (s|min)", planned)
+    assert list(here.iterdir()) == []
+
+
+def test_planned_gradients_are_those_that_attacks_then_take(demo: list[str], here: Path) -> None:
+    chosen = [word for attack in EXACT for word in ("--attack", attack)]
+    assert run([*demo, *chosen, "--tier", "paper", "--out", "a"]) == 0
+    store = Store(here / "a")
+    for cell in store.asked():
+        assert gradients(cell) == store.read(cell)["backwards"].mean(), cell.title
+
+
+def test_a_worst_case_is_planned_as_if_no_image_were_fooled(demo: list[str], here: Path) -> None:
+    assert run([*demo, "--attack", "fgsm(eps=0.001)", "--tier", "strong", "--out", "a"]) == 0
+    entry = json.loads((here / "a" / "manifest.json").read_text())["cells"][0]
+    cell = cell_from(entry)
+    records = Store(here / "a").read(cell)
+    whole = records[records["attacked"] & records["correct"]]  # went through every stage
+    assert len(whole)
+    taken = 0.0
+    for number, text in enumerate(cell.settings["stages"]):
+        stage = read_stage(text)
+        passes = (
+            whole[f"stage{number:02d}_forwards"]
+            if stage.named.name == "square"
+            else whole[f"stage{number:02d}_backwards"]
+        )
+        share = 0.5 if stage.named.name == "square" else 1.0
+        taken += share * passes.mean() / (1 if stage.source == "ensemble" else cell.members)
+    assert gradients(cell) == pytest.approx(taken, rel=0.1)
