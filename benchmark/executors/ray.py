@@ -19,6 +19,7 @@ from benchmark.costs import work
 from benchmark.display import RunDisplay
 from benchmark.ensembles import load_outside
 from benchmark.evaluations import Subject
+from benchmark.evaluations.strong import read_stage
 from benchmark.executors import Batch, Clean, Failure, Material, Outcome, evaluate, look, subject_of
 from benchmark.models import prepared
 from defenses.checkpoints import versions
@@ -203,7 +204,9 @@ def _unpack(parcel: _Parcel) -> Material:
     here, wanted = versions(), parcel.versions
     for name in wanted:
         if here[name] != wanted[name]:
-            raise BadInput(f"a node of the Ray cluster has {name} {here[name]}, the driver {wanted[name]}; install one")
+            raise BadInput(
+                f"a node of the Ray cluster has {name} {here[name]}, the driver {wanted[name]}; install one version"
+            )
     torch.set_num_threads(parcel.threads)
     ensemble = parcel.ensemble
     if ensemble is None:
@@ -231,10 +234,7 @@ def _evaluate(
     parcel: _Parcel, clean: Clean, cell: Cell, rows: list[tuple[int, int]]
 ) -> tuple[list[pd.DataFrame | Failure], list[str]]:
     """Records of batches of a cell, up to the first that fails, and what there was to say."""
-    if cell.library_version and (here := library_version(cell.library)) != cell.library_version:
-        raise BadInput(
-            f"a node of the Ray cluster has {cell.library} {here}, the driver {cell.library_version}; install one"
-        )
+    _check_libraries(cell)
     subject = _subject(parcel, clean)
     results: list[pd.DataFrame | Failure] = []
     remarks: list[str] = []
@@ -243,6 +243,16 @@ def _evaluate(
         if isinstance(results[-1], Failure):
             break
     return results, remarks
+
+
+def _check_libraries(cell: Cell) -> None:
+    """The attack libraries of this node must be those that the cell names."""
+    pairs = [(cell.library, cell.library_version, library_version(cell.library))] if cell.library_version else []
+    stages = [(text, read_stage(text)) for text in cell.settings.get("stages", [])]
+    pairs += [(stage.named.library, text, stage.text) for text, stage in stages]
+    for library, wanted, here in pairs:
+        if here != wanted:
+            raise BadInput(f"a node of the Ray cluster has {library} {here}, the driver {wanted}; install one version")
 
 
 _kept: dict[str, tuple[AbstractContextManager[Subject], Subject]] = {}
