@@ -118,13 +118,23 @@ def race(benchmark: Any, note: Note) -> Race:
 
 @pytest.fixture
 def cifar_shaped() -> Callable[..., tuple[Ensemble, Tensor, Tensor]]:
-    """Untrained members, noise for images, and as labels what the ensemble says: speed does not depend on training."""
+    """Untrained members, noise for images, and as labels what the ensemble says.
 
+    Statistics and biases are set by the noise, so that the classes differ between images and attacks succeed.
+    """
+
+    @torch.no_grad()
     def make(images: int, network: str = "resnet20", members: int = 3) -> tuple[Ensemble, Tensor, Tensor]:
-        ensemble = build_ensemble(network, members, (3, 32, 32), 10).eval()
+        ensemble = build_ensemble(network, members, (3, 32, 32), 10).train()
         noise = torch.rand(images, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-        with torch.no_grad():
-            return ensemble, noise, ensemble(noise).argmax(-1)
+        for module in ensemble.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = 1.0
+        ensemble(noise)
+        ensemble.eval()
+        for member, logits in zip(ensemble.members, ensemble.member_logits(noise), strict=True):
+            member.fc.bias -= logits.mean(0)
+        return ensemble, noise, ensemble(noise).argmax(-1)
 
     return make
 
