@@ -267,7 +267,8 @@ def test_an_attack_spec_has_one_canonical_text() -> None:
     named = parse_attack("pgd( eps=0.010, steps=10 )")
     assert named.text == "pgd@torchattacks(eps=0.01)" and named.label == "pgd(eps=0.01)"
     assert named.parameters == "eps=0.01"
-    assert named.settings() == {"eps": 0.01, "steps": 10, "step_size": None, "targeted": False}
+    usual = {"steps": 10, "step_size": None, "targeted": False, "restarts": 1, "loss": "ce"}
+    assert named.settings() == {"eps": 0.01, **usual}
     assert parse_attack(named.text) == named
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,8 +39,13 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _process(arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmark.cli", *arguments]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # where the tests run in the background, Ctrl-C is ignored, and children inherit that
+    return subprocess.Popen(command, cwd=folder, env=environment, preexec_fn=_heed_interrupts, **pipes)
+
+
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # --- help and listings ---

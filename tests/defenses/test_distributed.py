@@ -37,7 +37,11 @@ ROOT = Path(__file__).parents[2]
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of three processes computes; they are started once, because that is most of the time."""
     folder = tmp_path_factory.mktemp("processes")
-    multiprocessing.spawn(_process, (folder,), nprocs=3)
+    sys.path.insert(0, str(ROOT))  # the processes import this module by its name
+    try:
+        multiprocessing.spawn(_process, (folder,), nprocs=3)
+    finally:
+        sys.path.remove(str(ROOT))
     return [torch.load(folder / f"{index}.pt", weights_only=True) for index in range(3)]
 
 
