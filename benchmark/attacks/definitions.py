@@ -13,6 +13,9 @@ from typing import Any, ClassVar, Literal
 
 from defenses.errors import BadInput
 
+FORWARD = 0.5
+"""A forward pass beside a gradient: with frozen weights, going back costs about what going forth did."""
+
 
 @dataclass(frozen=True)
 class Attack:
@@ -40,6 +43,10 @@ class Attack:
     def budget(self) -> float | None:
         """Radius of the L∞ ball the adversarial image must stay in; None when the attack has no such bound."""
         return None
+
+    def gradients(self, scalars: int, classes: int) -> float:
+        """Gradients it may take for one image of so many scalars; a query counts as `FORWARD`."""
+        return getattr(self, "steps", 1) * getattr(self, "restarts", 1)
 
     @property
     def wants_target(self) -> bool:
@@ -205,8 +212,7 @@ class JSMA(Attack):
             if not 0 < value <= 1:
                 raise BadInput(f"{name} is {value:g}; it must be above 0 and at most 1")
 
-    def iterations(self, scalars: int) -> int:
-        """Steps on an image of so many scalars."""
+    def gradients(self, scalars: int, classes: int) -> int:
         return math.floor(self.gamma * scalars + 1e-9)
 
 
@@ -257,6 +263,9 @@ class _TargetByTarget(_Reference):
         super().__post_init__()
         _at_least_one("targets", self.targets)
 
+    def gradients(self, scalars: int, classes: int) -> int:
+        return self.steps * min(self.targets, classes - 1)
+
 
 @dataclass(frozen=True)
 class APGDT(_TargetByTarget):
@@ -287,12 +296,19 @@ class Square(_Reference):
         super().__post_init__()
         _at_least_one("queries", self.queries)
 
+    def gradients(self, scalars: int, classes: int) -> float:
+        return FORWARD * self.queries
+
 
 @dataclass(frozen=True)
 class AutoAttack(_Reference):
     """Reference AutoAttack, standard version: apgd-ce, apgd-t, fab-t and square, each on what is left."""
 
     backends: ClassVar[dict[str, str]] = _backends("autoattack", "pyautoattack")
+
+    def gradients(self, scalars: int, classes: int) -> float:
+        parts = (APGDCE(self.eps), APGDT(self.eps), FABT(self.eps), Square(self.eps))
+        return sum(part.gradients(scalars, classes) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -305,10 +321,15 @@ class MORA(_Linf):
     """Other classes that are aimed at, the most likely first, after the untargeted ascents."""
     average: Literal["probabilities", "logits", "votes"] = "probabilities"
     """How the ensemble combines its members."""
+    mixes: ClassVar[tuple[float, ...]] = (0.5, 0.0, 0.25, 0.75, 1.0)
+    """Shares of the members' logits in the loss of the untargeted ascents, in the order they are tried."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _not_negative("targets", self.targets)
+
+    def gradients(self, scalars: int, classes: int) -> int:
+        return self.steps * (len(self.mixes) + min(self.targets, classes - 1))
 
 
 @dataclass(frozen=True)
@@ -317,11 +338,22 @@ class Cascade(_Linf):
 
     backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native.cascade:cascade"}
     walks: int = 3
-    """Boundary walks; they need numba."""
+    """Boundary walks of 1,000 steps; they need numba."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _at_least_one("walks", self.walks)
+
+    @property
+    def ascents(self) -> tuple[PGD, PGD]:
+        """The short ones and the long ones."""
+        return (
+            PGD(self.eps, steps=20, step_size=self.eps / 10, restarts=3),
+            PGD(self.eps, steps=200, step_size=self.eps / 20, restarts=3),
+        )
+
+    def gradients(self, scalars: int, classes: int) -> float:
+        return sum(ascent.gradients(scalars, classes) for ascent in self.ascents) + 1000 * self.walks
 
 
 def _check_minimiser(attack: Any) -> None:

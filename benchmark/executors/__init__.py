@@ -99,7 +99,9 @@ def open_executor(name: str, address: str | None = None) -> Iterator[Executor]:
     """The executor of a name, ready to work; what it started is stopped afterwards."""
     if name == "ray":
         if importlib.util.find_spec("ray") is None:
-            raise BadInput("--executor ray needs Ray, which is an extra: pip install 'adp-benchmark[ray]'")
+            raise BadInput(
+                "--executor ray needs Ray, which is an extra: in the checkout, pip install -c constraints.txt '.[ray]'"
+            )
         from benchmark.executors.ray import connected
 
         with connected(address) as executor:

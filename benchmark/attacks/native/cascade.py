@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmark.attacks.definitions import PGD, Cascade
+from benchmark.attacks.definitions import Cascade
 from benchmark.attacks.native.ascent import restarted
 from defenses.errors import BadInput
 
@@ -15,11 +15,12 @@ def cascade(model: nn.Module, images: Tensor, labels: Tensor, attack: Cascade) -
     try:
         import numba  # noqa: F401
     except ImportError:  # said before the ascents, not after them
-        raise BadInput("the cascade needs numba: pip install 'adp-benchmark[cascade]'") from None
+        raise BadInput(
+            "the cascade needs numba: in the checkout, pip install -c constraints.txt '.[cascade]'"
+        ) from None
     from benchmark.attacks.foolbox_backend import brendel_bethge
 
-    short = PGD(attack.eps, steps=20, step_size=attack.eps / 10, restarts=3)
-    long = PGD(attack.eps, steps=200, step_size=attack.eps / 20, restarts=3)
+    short, long = attack.ascents
     adversarial = images.clone()
     left = torch.arange(len(images), device=images.device)
     left = restarted(model, images, labels, short, adversarial, left)

@@ -18,7 +18,7 @@ def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tens
     """
     adversarial = images.clone(memory_format=torch.contiguous_format)  # flatten below must be a view
     rows = torch.arange(len(images), device=images.device)
-    for _ in range(attack.iterations(images[0].numel())):
+    for _ in range(attack.gradients(images[0].numel(), classes=0)):
         adversarial.requires_grad_()
         probability = torch.softmax(model(adversarial), dim=-1).gather(-1, labels[:, None])
         (gradient,) = torch.autograd.grad(probability.sum(), adversarial)

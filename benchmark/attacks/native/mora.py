@@ -18,8 +18,6 @@ from benchmark.attacks.native.ascent import project, random_start
 from benchmark.models import AttackedModel
 from defenses.diversity import log_mean_probability
 
-MIXES = (0.5, 0.0, 0.25, 0.75, 1.0)
-"""Shares of the members' logits in the loss, in the order they are tried."""
 GAP = 10.0
 """A member whose two best logits are further apart than this is scaled down to it."""
 MOMENTUM = 0.75
@@ -31,8 +29,8 @@ def mora(model: nn.Module, images: Tensor, labels: Tensor, attack: MORA) -> Tens
     assert isinstance(model, AttackedModel)
     with torch.no_grad():
         order = model(images).scatter(-1, labels[:, None], -float("inf")).argsort(-1, descending=True)
-    runs: list[tuple[float, int | None]] = [(mix, None) for mix in MIXES]
-    runs += [(MIXES[0], rank) for rank in range(min(attack.targets, order.shape[-1] - 1))]
+    runs: list[tuple[float, int | None]] = [(mix, None) for mix in attack.mixes]
+    runs += [(attack.mixes[0], rank) for rank in range(min(attack.targets, order.shape[-1] - 1))]
     adversarial = images.clone()
     survivors = torch.arange(len(images), device=images.device)
     for number, (mix, rank) in enumerate(runs):
