@@ -1,4 +1,4 @@
-"""The same ensemble, faster to attack: batch norm folded into the convolutions, memory laid out channels-last."""
+"""The same ensemble, faster to attack: batch norm folded into convolutions, dead weights 0, memory channels-last."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from defenses.networks import Block, ResidualNetwork
 
 TOLERANCE = 1e-4
 """Largest difference of log-probabilities at which the fast copy still counts as the same ensemble."""
+DEAD = 1e-20
+"""Smallest weight that is kept. Weight decay shrinks the filters of dead channels without end; what they multiply
+becomes subnormal, which a CPU works out a hundred times slower, and is lost in the sums it goes into."""
 
 
 @torch.no_grad()
@@ -26,6 +29,8 @@ def accelerated(model: nn.Module, probe: Tensor) -> nn.Module:
     fast = copy.deepcopy(model).eval()
     for member in fast.members:
         _fold(member)
+        for weight in member.parameters():
+            weight[weight.abs() < DEAD] = 0
     fast.members.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     wanted, found = model(probe), fast(probe)
     same = torch.equal(wanted.argmax(-1), found.argmax(-1)) and bool((wanted - found).abs().max() <= TOLERANCE)

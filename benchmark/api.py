@@ -17,7 +17,7 @@ from benchmark.devices import find_device
 from benchmark.diagnostics import diagnose
 from benchmark.evaluation import check_tier
 from benchmark.evaluations import Subject, find_evaluation
-from benchmark.models import check_model, predict, prepared
+from benchmark.models import check_model, outputs, prepared
 from benchmark.planning import attack_cell, strong_cell
 from benchmark.reports.tables import COLUMNS, summarise
 from defenses.ensemble import Ensemble
@@ -69,16 +69,16 @@ def evaluate(
         model.to(target)
         with prepared(model):
             images = images.to(target)
-            classes = check_model(model, images, labels)
-            clean = predict(model, images, batch_size)
+            check_model(model, images, labels)
+            clean = outputs(model, images, batch_size)
             subject = Subject(
                 ensemble=cast(Ensemble, model),
                 fast=accelerated(model, images[:batch_size]),
                 images=images,
                 labels=labels,
-                logits=torch.empty(1, 0, classes),
+                logits=clean[None],  # a model whose members, if it has any, no attack below asks for
+                outputs=clean,
                 surrogate=None,
-                clean=clean,
             )
             for cell, attack in _cells(model, named, tier, name, len(labels), seed, batch_size, target.type):
                 batch = find_evaluation(cell.evaluation)

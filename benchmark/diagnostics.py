@@ -72,7 +72,7 @@ CHECKS = {
         "Run all that is to be compared with a --batch-size that fits: some attacks depend on it.",
     ),
     "randomised-output": Check(
-        "the model gives an image it is shown twice two different outputs",
+        "the model, shown the first images of a batch twice, gives two different outputs",
         "Fix the randomness in eval mode, or attack the expectation over it: one draw says little.",
     ),
     "wrong-way": Check(
@@ -213,7 +213,8 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
         yield name, f"{count[column]} of {attacked} {words}" if count[column] else ""
     if "unstable" in records:
         unstable = int(records["unstable"].eq(True).sum())
-        yield "randomised-output", f"{unstable} of {attacked} images got two different outputs" if unstable else ""
+        words = f"{unstable} images got two different outputs when they were looked at twice"
+        yield "randomised-output", words if unstable else ""
     if "wrong_way" in records:
         wrong = records.loc[records["attacked"] & (records["linf"] > 0), "wrong_way"].eq(True)
         words = f"{int(wrong.sum())} of the {len(wrong)} images that moved got further from the attack's goal"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from defenses.ensemble import evaluation_mode
 from defenses.errors import BadInput
+from defenses.subnormals import subnormals_as_zero
 
 Output = Literal["log-probabilities", "probabilities"]
 
@@ -104,9 +105,9 @@ def count_classes(model: nn.Module, images: Tensor) -> int:
 
 @contextmanager
 def prepared(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and frozen weights inside; afterwards the model is as it was."""
+    """Evaluation mode, frozen weights and no subnormal numbers inside; afterwards the model is as it was."""
     parameters = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    with evaluation_mode(model):
+    with evaluation_mode(model), subnormals_as_zero():
         for parameter, _ in parameters:
             parameter.requires_grad_(False)
         try:
@@ -119,7 +120,13 @@ def prepared(model: nn.Module) -> Iterator[None]:
 @torch.no_grad()
 def predict(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
     """Predicted classes, (N,), on the CPU."""
-    return torch.cat([model(part).argmax(-1).cpu() for part in images.split(batch_size)])
+    return outputs(model, images, batch_size).argmax(-1)
+
+
+@torch.no_grad()
+def outputs(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
+    """What the model gives for images, (N, L), on the CPU."""
+    return torch.cat([model(part).cpu() for part in images.split(batch_size)])
 
 
 def _output(model: nn.Module, images: Tensor) -> Tensor:

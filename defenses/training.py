@@ -35,6 +35,7 @@ from defenses.images import LabelledImages
 from defenses.networks import canonical_network
 from defenses.objectives import Defense, Place, Result, cross_entropy, total
 from defenses.recipes import Recipe
+from defenses.subnormals import subnormals_as_zero
 
 STATE_NAME = "training.pt"
 HISTORY_NAME = "history.csv"
@@ -151,7 +152,8 @@ def train(
         share_batch_norm(ensemble)
     run = _Run(named.defense, data, train_set, recipe, seed, ensemble, asked, out)
     run.resume()
-    run.go(on_progress, on_epoch)
+    with subnormals_as_zero():
+        run.go(on_progress, on_epoch)
     if rank() == 0:
         _finish(run, checkpoint)
     from_first(torch.tensor(0))  # whoever returns finds the checkpoint

@@ -27,18 +27,23 @@ class Subject:
     labels: Tensor
     logits: Tensor
     """Member logits of the clean images, (K, N, L), on the CPU."""
+    outputs: Tensor
+    """What the ensemble itself gives for the clean images, (N, L), on the CPU."""
     surrogate: nn.Module | None
     """Another ensemble, trained by the attacker, for black-box attacks."""
-    clean: Tensor
-    """Predicted classes of the clean images, (N,), on the CPU."""
     report: Callable[[str], None] = lambda words: None
     """Told what is being done, by evaluations of many parts."""
     keep_images: bool = False
     """Adversarial images that fool the ensemble are kept with the records (column ``adversarial``, float32 bytes)."""
 
     @property
+    def clean(self) -> Tensor:
+        """Predicted classes of the clean images, (N,), on the CPU."""
+        return self.outputs.argmax(-1)
+
+    @property
     def classes(self) -> int:
-        return self.logits.shape[-1]
+        return self.outputs.shape[-1]
 
 
 Batch = Callable[[Subject, Cell, NamedAttack | None, int, int], pd.DataFrame]

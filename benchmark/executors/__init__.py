@@ -19,16 +19,14 @@ from benchmark.acceleration import accelerated
 from benchmark.attacks import parse_attack
 from benchmark.cells import Cell
 from benchmark.evaluations import Subject, find_evaluation
-from benchmark.models import predict, prepared
+from benchmark.models import prepared
+from defenses.diversity import log_mean_probability
 from defenses.ensemble import Ensemble, predict_logits
 from defenses.errors import BadInput
 from defenses.images import LabelledImages
 
 if TYPE_CHECKING:
     from benchmark.display import RunDisplay
-
-Clean = tuple[Tensor, Tensor]
-"""What an ensemble makes of clean images, on the CPU: logits of every member (K, N, L), predicted classes (N,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,16 +116,17 @@ def open_executor(name: str, address: str | None = None) -> Iterator[Executor]:
 
 @contextmanager
 def subject_of(
-    material: Material, clean: Clean | None = None, report: Callable[[str], None] = lambda words: None
+    material: Material, logits: Tensor | None = None, report: Callable[[str], None] = lambda words: None
 ) -> Iterator[Subject]:
-    """The ensemble on its device, prepared; what it makes of clean images is computed here unless it is given."""
+    """The ensemble on its device, prepared; the members' logits of clean images are computed here unless given."""
     device = material.device
     ensemble = material.ensemble.to(device)
     other = material.surrogate.to(device) if material.surrogate else None
     with prepared(ensemble), prepared(other or ensemble):
         images = material.test.images().to(device)
         probe = images[: material.batch_size]
-        logits, predicted = clean or look(material, images)
+        if logits is None:
+            logits = predict_logits(ensemble, material.test, material.batch_size)
         yield Subject(
             ensemble=ensemble,
             fast=accelerated(ensemble, probe),
@@ -135,16 +134,10 @@ def subject_of(
             surrogate=accelerated(other, probe) if other else None,
             labels=material.test.labels,
             logits=logits,
-            clean=predicted,
+            outputs=log_mean_probability(logits),
             report=report,
             keep_images=material.keep_images,
         )
-
-
-def look(material: Material, images: Tensor) -> Clean:
-    """What the ensemble, prepared and on its device, makes of the clean images."""
-    logits = predict_logits(material.ensemble, material.test, material.batch_size)
-    return logits, predict(material.ensemble, images, material.batch_size)
 
 
 def evaluate(subject: Subject, cell: Cell, first: int, end: int, say: Callable[[str], None]) -> pd.DataFrame | Failure:

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import ray
 import torch
+from torch import Tensor
 
 from benchmark.attacks import library_version
 from benchmark.cells import Cell
@@ -20,10 +21,10 @@ from benchmark.display import RunDisplay
 from benchmark.ensembles import load_outside
 from benchmark.evaluations import Subject
 from benchmark.evaluations.strong import read_stage
-from benchmark.executors import Batch, Clean, Failure, Material, Outcome, evaluate, look, subject_of
+from benchmark.executors import Batch, Failure, Material, Outcome, evaluate, subject_of
 from benchmark.models import prepared
 from defenses.checkpoints import versions
-from defenses.ensemble import Ensemble
+from defenses.ensemble import Ensemble, predict_logits
 from defenses.errors import BadInput, RunFailed
 
 TASK = 10_000
@@ -222,20 +223,20 @@ def _unpack(parcel: _Parcel) -> Material:
     return Material(ensemble=ensemble, surrogate=parcel.surrogate, **parcel.others)
 
 
-def _look(parcel: _Parcel) -> Clean:
-    """Once per ensemble: what it makes of clean images."""
+def _look(parcel: _Parcel) -> Tensor:
+    """Once per ensemble: what its members make of clean images."""
     material = _unpack(parcel)
     material.ensemble.to(material.device)
     with prepared(material.ensemble):
-        return look(material, material.test.images().to(material.device))
+        return predict_logits(material.ensemble, material.test, material.batch_size)
 
 
 def _evaluate(
-    parcel: _Parcel, clean: Clean, cell: Cell, rows: list[tuple[int, int]]
+    parcel: _Parcel, logits: Tensor, cell: Cell, rows: list[tuple[int, int]]
 ) -> tuple[list[pd.DataFrame | Failure], list[str]]:
     """Records of batches of a cell, up to the first that fails, and what there was to say."""
     _check_libraries(cell)
-    subject = _subject(parcel, clean)
+    subject = _subject(parcel, logits)
     results: list[pd.DataFrame | Failure] = []
     remarks: list[str] = []
     for first, end in rows:
@@ -259,9 +260,9 @@ _kept: dict[str, tuple[AbstractContextManager[Subject], Subject]] = {}
 """The subject of the last task of this process, by the key of its parcel: most tasks need the same again."""
 
 
-def _subject(parcel: _Parcel, clean: Clean) -> Subject:
+def _subject(parcel: _Parcel, logits: Tensor) -> Subject:
     if parcel.key not in _kept:
         _kept.clear()
-        context = subject_of(_unpack(parcel), clean)
+        context = subject_of(_unpack(parcel), logits)
         _kept[parcel.key] = context, context.__enter__()  # never left: this process does nothing else
     return _kept[parcel.key][1]

@@ -54,6 +54,24 @@ def test_the_fast_copy_gives_the_same_answers_and_gradients(network: str, shape:
     assert all(torch.equal(value, weights[name]) for name, value in ensemble.state_dict().items())
 
 
+def test_filters_that_weight_decay_has_killed_are_dropped_without_changing_a_gradient() -> None:
+    ensemble, images = _used("resnet20", (3, 16, 16))
+    for member in ensemble.members:
+        last = member.layers[2][2]  # type: ignore[index]
+        with torch.no_grad():
+            for weight in (last.conv1.weight, last.conv2.weight):
+                weight[:32] *= 10 ** torch.linspace(-20, -40, 32)[:, None, None, None]
+    fast = accelerated(ensemble, images)
+    assert fast is not ensemble
+    sizes = torch.cat([weight.detach().abs().flatten() for weight in fast.members.parameters()])  # type: ignore[union-attr]
+    assert not ((sizes > 0) & (sizes < 1e-20)).any() and (sizes == 0).sum() > 2 * 32 * 64 * 9
+    gradients = []
+    for model in (ensemble, fast):
+        point = images.clone().requires_grad_()
+        gradients += torch.autograd.grad(model(point)[:, 3].sum(), point)
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-6)
+
+
 def test_a_model_it_does_not_know_is_used_as_it_is() -> None:
     for model in (
         nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmark.attacks import parse_attack
 from benchmark.evaluation import attack_batch, check_tier, seeded, wrong_labels
-from benchmark.models import predict, prepared
+from benchmark.models import outputs, prepared
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
 
@@ -22,7 +22,7 @@ FORTY = slice(0, 40)
 
 def _run(model: nn.Module, spec: str, tier: str, images: Tensor, labels: Tensor, **others: int) -> pd.DataFrame:
     with prepared(model):
-        clean = predict(model, images, 100)
+        clean = outputs(model, images, 100)
         settings = {"first": 0, "seed": 0, "classes": 10, **others}
         return attack_batch(model, parse_attack(spec), tier, images, labels, clean, **settings)
 
@@ -142,9 +142,9 @@ def test_the_fast_copy_is_attacked_but_the_model_itself_judges(ensemble: Ensembl
 
     images, labels = digits[0][FORTY], digits[1][FORTY]
     with prepared(ensemble):
-        clean = predict(ensemble, images, 40)
+        clean = outputs(ensemble, images, 40)
         found = attack_batch(ensemble, parse_attack("fgsm(eps=0.1)"), "strict", images, labels, clean, 0, 0, 10, Liar())
-    assert found["zero_gradient"].sum() == (clean == labels).sum()
+    assert found["zero_gradient"].sum() == (clean.argmax(-1) == labels).sum()
     assert (found["adversarial_prediction"] == found["clean_prediction"]).all()
 
 

@@ -35,7 +35,7 @@ COUNT = 40
 def _subject(ensemble: Ensemble, images: Tensor, labels: Tensor, surrogate: nn.Module | None = None) -> Subject:
     with torch.no_grad():
         logits = ensemble.member_logits(images)
-    return Subject(ensemble, ensemble, images, labels, logits, surrogate, ensemble(images).detach().argmax(-1))
+    return Subject(ensemble, ensemble, images, labels, logits, ensemble(images).detach(), surrogate)
 
 
 @pytest.fixture

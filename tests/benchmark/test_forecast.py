@@ -33,7 +33,7 @@ def test_a_plan_lists_the_cells_that_the_run_then_has(
     assert run([*command, "--plan"]) == 0
     planned = capfd.readouterr().out
     assert list(here.iterdir()) == [], "nothing is written"
-    assert re.search(r"small · pgd\(eps=0\.1\) · strict +20 +10 +230 ", planned), "images, gradients each, in all"
+    assert re.search(r"small · pgd\(eps=0\.1\) · strict +20 +10 +210 ", planned), "images, gradients each, in all"
     assert re.search(r"^measured here: 2 × mini-resnet\(width=4\) on digits: [\d,]+ gradients/s", planned, re.M)
     assert "training: 0 ensembles" in planned and "to be trained" not in planned
     assert run(command) == 0

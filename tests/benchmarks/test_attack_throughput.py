@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmark.acceleration import accelerated
 from benchmark.attacks import parse_attack
 from benchmark.evaluation import attack_batch
-from benchmark.models import predict, prepared
+from benchmark.models import outputs, predict, prepared
 from defenses.ensemble import Ensemble
 
 
@@ -23,6 +23,7 @@ class Contest:
     def __init__(self, spec: str, ensemble: Ensemble, images: Tensor, labels: Tensor) -> None:
         self.spec, self.ensemble, self.images, self.labels = spec, ensemble, images, labels
         self.fast = accelerated(ensemble, images)
+        self.clean = outputs(ensemble, images, len(images))
         self.records = pd.DataFrame()
         self.found: dict[str, Tensor] = {}
 
@@ -30,7 +31,7 @@ class Contest:
         with prepared(self.ensemble), prepared(self.fast):
             named = parse_attack(self.spec)
             self.records = attack_batch(
-                self.ensemble, named, "strict", self.images, self.labels, self.labels, 0, 0, 10, self.fast
+                self.ensemble, named, "strict", self.images, self.labels, self.clean, 0, 0, 10, self.fast
             )
 
     def library(self, name: str) -> Callable[[], None]:

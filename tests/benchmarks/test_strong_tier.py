@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from benchmark.acceleration import accelerated
 from benchmark.evaluation import craft
 from benchmark.evaluations import Subject, strong
@@ -20,7 +18,7 @@ def test_a_broken_defense(race: Any, note: Any, cifar_shaped: Any) -> None:
     ensemble, images, labels = cifar_shaped(8, "mini-resnet(width=8)")
     fast = accelerated(ensemble, images)
     assert isinstance(fast, Ensemble)
-    subject = Subject(ensemble, fast, images, labels, torch.empty(3, 0, 10), None, labels)
+    subject = Subject(ensemble, fast, images, labels, ensemble.member_logits(images), ensemble(images), None)
     base = {"dataset": "", "data_checksum": "", "defense": "broken", "spec": "broken", "members": 3, "network": ""}
     base |= {"training": "", "weights": "", "seed": 0, "batch_size": len(images), "device": "cpu"}
     cell = strong_cell(base, "quick", EPS, len(images))

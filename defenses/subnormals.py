@@ -1,0 +1,23 @@
+"""Numbers too small for float32's full precision, which a CPU works out a hundred times slower than others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def subnormals_as_zero() -> Iterator[None]:
+    """Inside, results below 1.2e-38 become 0 on the CPU; afterwards they are treated as they were.
+
+    Weight decay shrinks the filters of dead channels without end, and what goes through them becomes subnormal:
+    training and attacks ran at half to a third of their speed. Threads that PyTorch started before are not reached.
+    """
+    before = torch.tensor(1e-40).mul(1).item() == 0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
