@@ -3,38 +3,79 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from defenses.ensemble import Ensemble
+from defenses.errors import BadInput
 from defenses.networks import Block, ResidualNetwork
+from defenses.registry import did_you_mean
 
+MODES = {
+    "none": "attack the ensemble as it is",
+    "folded": "attack a copy with batch norm folded into the convolutions",
+    "compiled": "attack that copy compiled by torch.compile: slow to start, of use on GPUs",
+}
 TOLERANCE = 1e-4
 """Largest difference of log-probabilities at which the fast copy still counts as the same ensemble."""
+SIGNS = 0.999
+"""Share of the scalars of a few images on which an FGSM step must go the same way."""
+PROBED = 16
+"""Images whose gradients are compared."""
 DEAD = 1e-20
 """Smallest weight that is kept. Weight decay shrinks the filters of dead channels without end; what they multiply
 becomes subnormal, which a CPU works out a hundred times slower, and is lost in the sums it goes into."""
 
 
-@torch.no_grad()
-def accelerated(model: nn.Module, probe: Tensor) -> nn.Module:
+def check_mode(mode: str) -> str:
+    """The mode, if there is one of that name."""
+    if mode not in MODES:
+        raise BadInput(f"unknown acceleration {mode!r}; {did_you_mean(mode, MODES)}")
+    return mode
+
+
+def accelerated(
+    model: nn.Module, probe: Tensor, mode: str = "folded", say: Callable[[str], None] = lambda words: None
+) -> nn.Module:
     """A fast copy of an ensemble of residual networks; anything else, or a copy that differs, is not replaced.
 
-    Attacks run on the copy. What they find is judged by the original.
+    Attacks run on the copy. What they find is judged by the original. ``say`` is told of a copy that is not used.
     """
-    if not isinstance(model, Ensemble) or not all(isinstance(member, ResidualNetwork) for member in model.members):
+    known = isinstance(model, Ensemble) and all(isinstance(member, ResidualNetwork) for member in model.members)
+    if mode == "none" or not known:
         return model
+    fast = _folded(model)
+    if mode == "compiled":
+        compiled = copy.deepcopy(fast)
+        for member in compiled.members:
+            assert isinstance(member, nn.Module)
+            member.compile(dynamic=True)  # survivors become fewer: one program for every batch size
+        try:
+            difference = _difference(model, compiled, probe)
+        except Exception as error:  # whatever a compiler may raise
+            difference = f"cannot be compiled ({type(error).__name__}: {str(error).strip().splitlines()[0]:.100})"
+        if not difference:
+            return compiled
+        say(f"the compiled copy {difference}; going on with the folded one")
+    difference = _difference(model, fast, probe)
+    if difference:
+        say(f"the fast copy {difference}; the ensemble itself is attacked, which takes longer")
+    return model if difference else fast
+
+
+@torch.no_grad()
+def _folded(model: nn.Module) -> Ensemble:
     fast = copy.deepcopy(model).eval()
+    assert isinstance(fast, Ensemble)
     for member in fast.members:
         _fold(member)
         for weight in member.parameters():
             weight[weight.abs() < DEAD] = 0
     fast.members.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    wanted, found = model(probe), fast(probe)
-    same = torch.equal(wanted.argmax(-1), found.argmax(-1)) and bool((wanted - found).abs().max() <= TOLERANCE)
-    return fast if same else model
+    return fast.requires_grad_(False)
 
 
 def _fold(network: nn.Module) -> None:
@@ -47,3 +88,24 @@ def _fold(network: nn.Module) -> None:
         if isinstance(module, Block) and isinstance(module.shortcut, nn.Sequential):
             projection, norm_after = module.shortcut
             module.shortcut = fuse_conv_bn_eval(projection, norm_after)  # type: ignore[type-var, arg-type]
+
+
+def _difference(model: nn.Module, fast: nn.Module, probe: Tensor) -> str:
+    """How a copy differs from the model on a few images, in words; empty where it does not."""
+    with torch.no_grad():
+        wanted, found = model(probe), fast(probe)
+    largest = (wanted - found).abs().max()
+    if not largest <= TOLERANCE:  # also when it is not a number
+        return f"gives log-probabilities that differ by {largest:.1g}"
+    if not torch.equal(wanted.argmax(-1), found.argmax(-1)):
+        return "predicts other classes"
+    few, labels = probe[:PROBED], wanted[:PROBED].argmax(-1)
+    same = (_signs(model, few, labels) == _signs(fast, few, labels)).float().mean()
+    return "" if same >= SIGNS else f"has gradients of another sign on {1 - same:.1%} of the scalars"
+
+
+@torch.enable_grad()
+def _signs(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    point = images.detach().clone().requires_grad_()
+    loss = nn.functional.nll_loss(model(point), labels, reduction="sum")
+    return torch.autograd.grad(loss, point)[0].sign()

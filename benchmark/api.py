@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from benchmark.acceleration import accelerated
+from benchmark.acceleration import accelerated, check_mode
 from benchmark.attacks import NamedAttack, parse_attack
 from benchmark.cells import Cell
 from benchmark.devices import find_device
@@ -35,6 +35,7 @@ def evaluate(
     device: str | torch.device = "cpu",
     name: str = "model",
     records: dict[str, pd.DataFrame] | None = None,
+    acceleration: str = "folded",
 ) -> pd.DataFrame:
     """Attack a model and measure what accuracy is left; nothing is written to disk.
 
@@ -51,6 +52,8 @@ def evaluate(
         device: where to run; the model is moved there and back.
         name: what to call the model in the column ``defense``.
         records: a dictionary to receive one data frame of per-image records for each attack spec.
+        acceleration: ``folded`` or ``compiled`` attack a fast copy of an ensemble of the package's networks, which is
+            checked against it first; ``none`` attacks the ensemble as it is, like any other model.
 
     Returns:
         One row per attack with the columns of table.csv: accuracies in percent with a 95 % interval, counts of
@@ -58,6 +61,7 @@ def evaluate(
         each attack is checked by itself and against the others of the call (docs/diagnostics.md).
     """
     check_tier(tier)
+    check_mode(acceleration)
     if isinstance(attacks, str):
         raise BadInput(f"attacks is the text {attacks!r}; give a list of specs, such as [{attacks!r}]")
     named = [parse_attack(text) for text in attacks]
@@ -73,7 +77,7 @@ def evaluate(
             clean = outputs(model, images, batch_size)
             subject = Subject(
                 ensemble=cast(Ensemble, model),
-                fast=accelerated(model, images[:batch_size]),
+                fast=accelerated(model, images[:batch_size], acceleration),
                 images=images,
                 labels=labels,
                 logits=clean[None],  # a model whose members, if it has any, no attack below asks for

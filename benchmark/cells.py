@@ -50,6 +50,8 @@ class Cell:
     """The paper's accuracy in percent, where it has one."""
     evaluation: str = "whitebox"
     """What is measured: the name of a module in benchmark.evaluations."""
+    acceleration: str = "folded"
+    """How the copy that is attacked is made: it rounds in its own way, and an image may hang on that."""
 
     def asked(self) -> dict[str, Any]:
         """Plain values, for files."""
@@ -82,7 +84,7 @@ class Cell:
             "tier",
             "evaluation",
         )
-        others = ("seed", "batch_size", "device")
+        others = ("seed", "batch_size", "device", *(["acceleration"] if self.acceleration != "folded" else []))
         return {name: getattr(self, name) for name in (*names, *others)} | {"protocol": PROTOCOL}
 
     @property

@@ -32,7 +32,7 @@ TIERS = {
 FLAGS = ("unmoved", "not_finite", "out_of_box", "out_of_ball", "zero_gradient")
 JUDGED = ("unstable", "wrong_way")
 NORMS = ("linf", "l2", "l1", "l0")
-LOOKED_AT_TWICE = 8
+LOOKED_AT_TWICE = 4
 """Images of a batch that the model judges twice: an output that is drawn at random differs on every one."""
 
 

@@ -68,7 +68,7 @@ def forecast(request: Request) -> str:
                 done += 1
                 continue
             if place not in speeds:
-                speeds[place] = gradients_per_second(part.trained.ensemble, part.grid, device)
+                speeds[place] = gradients_per_second(part.trained.ensemble, part.grid, device, request.acceleration)
             total += work(cell)
             seconds += work(cell) / speeds[place]
             each, whole = gradients(cell), work(cell)
@@ -101,13 +101,13 @@ def forecast(request: Request) -> str:
     return "\n".join(lines)
 
 
-def gradients_per_second(ensemble: Ensemble, grid: Grid, device: torch.device) -> float:
+def gradients_per_second(ensemble: Ensemble, grid: Grid, device: torch.device, acceleration: str) -> float:
     """Gradients of an image that the ensemble gives in a second: the best of three batches."""
     shape = DATASETS.get(grid.dataset).shape
     images = torch.rand(grid.batch_size, *shape, generator=torch.Generator().manual_seed(0)).to(device)
     times = []
     with prepared(ensemble.to(device)):
-        model = accelerated(ensemble, images)
+        model = accelerated(ensemble, images, acceleration)
         for _ in range(3):
             began = time.perf_counter()
             point = images.clone().requires_grad_()

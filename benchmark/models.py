@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -107,7 +107,7 @@ def count_classes(model: nn.Module, images: Tensor) -> int:
 def prepared(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, frozen weights and no subnormal numbers inside; afterwards the model is as it was."""
     parameters = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    with evaluation_mode(model), subnormals_as_zero():
+    with evaluation_mode(model), subnormals_as_zero(), _no_tf32():
         for parameter, _ in parameters:
             parameter.requires_grad_(False)
         try:
@@ -115,6 +115,20 @@ def prepared(model: nn.Module) -> Iterator[None]:
         finally:
             for parameter, wanted in parameters:
                 parameter.requires_grad_(wanted)
+
+
+@contextmanager
+def _no_tf32() -> Iterator[None]:
+    """Float32 means float32 inside: GPUs would shorten the inputs of convolutions to ten bits."""
+    places: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [place.allow_tf32 for place in places]
+    try:
+        for place in places:
+            place.allow_tf32 = False
+        yield
+    finally:
+        for place, allowed in zip(places, before, strict=True):
+            place.allow_tf32 = allowed
 
 
 @torch.no_grad()

@@ -32,6 +32,8 @@ class Request:
     command: str
     keep_images: bool = False
     """Keep every adversarial image that fools an ensemble."""
+    acceleration: str = "folded"
+    """How the copy that is attacked is made."""
     refusals: bool = False
     """A setting that a library cannot honour is a row that says so, not the end of the run."""
     remarks: tuple[str, ...] = ()
@@ -55,6 +57,7 @@ def plan_cells(
         "seed": seed,
         "batch_size": grid.batch_size,
         "device": request.device.type,
+        "acceleration": request.acceleration,
     }
     size = DATASETS.get(grid.dataset).sizes[1]
     return [

@@ -109,6 +109,7 @@ def _open_work(store: Store, request: Request, work: list[Work]) -> Iterator[tup
                 batch_size=part.grid.batch_size,
                 device=request.device,
                 keep_images=request.keep_images,
+                acceleration=request.acceleration,
                 spec=part.trained.spec,
             )
             yield material, cells

@@ -40,11 +40,16 @@ def run(
         bool,
         typer.Option(help="Keep the adversarial images that fool an ensemble, for `adp-bench verify`."),
     ] = False,
+    acceleration: Annotated[
+        str,
+        typer.Option(help="What is attacked: a fast copy (folded, compiled), or the ensemble as it is (none)."),
+    ] = "folded",
     threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: results/runs/PRESET]")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be run, and what it would cost.")] = False,
 ) -> None:
     """Run a preset: the same command again does only what is missing, other options extend it."""
+    from benchmark.acceleration import check_mode
     from benchmark.devices import set_threads
     from benchmark.display import RunDisplay
     from benchmark.executors import open_executor
@@ -66,6 +71,7 @@ def run(
             out=out or Path("results/runs") / preset,
             command=shlex.join(["adp-bench", *sys.argv[1:]]),
             keep_images=keep_images,
+            acceleration=check_mode(acceleration),
         )
         if plan:
             from benchmark.forecast import forecast

@@ -40,6 +40,8 @@ class Material:
     batch_size: int
     device: torch.device
     keep_images: bool
+    acceleration: str
+    """How the copy that is attacked is made: one of `benchmark.acceleration.MODES`."""
     spec: str = ""
     """The defense spec or checkpoint that the ensemble was loaded by."""
 
@@ -116,7 +118,10 @@ def open_executor(name: str, address: str | None = None) -> Iterator[Executor]:
 
 @contextmanager
 def subject_of(
-    material: Material, logits: Tensor | None = None, report: Callable[[str], None] = lambda words: None
+    material: Material,
+    logits: Tensor | None = None,
+    say: Callable[[str], None] = lambda words: None,
+    report: Callable[[str], None] = lambda words: None,
 ) -> Iterator[Subject]:
     """The ensemble on its device, prepared; the members' logits of clean images are computed here unless given."""
     device = material.device
@@ -129,9 +134,9 @@ def subject_of(
             logits = predict_logits(ensemble, material.test, material.batch_size)
         yield Subject(
             ensemble=ensemble,
-            fast=accelerated(ensemble, probe),
+            fast=accelerated(ensemble, probe, material.acceleration, say),
             images=images,
-            surrogate=accelerated(other, probe) if other else None,
+            surrogate=accelerated(other, probe, material.acceleration, say) if other else None,
             labels=material.test.labels,
             logits=logits,
             outputs=log_mean_probability(logits),

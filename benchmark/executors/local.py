@@ -25,6 +25,6 @@ class Local:
         """Outcomes in the order of the batches; each is given before the next batch is taken."""
         for _, group in groupby(batches, key=lambda batch: id(batch.material)):
             first = next(group)
-            with subject_of(first.material, report=display.report) as subject:
+            with subject_of(first.material, say=display.say, report=display.report) as subject:
                 for batch in chain([first], group):
                     yield Outcome(batch, evaluate(subject, batch.cell, batch.first, batch.end, display.say))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -186,7 +186,7 @@ def _pack(material: Material, cell: Cell) -> _Parcel:
     outside = origin is None or bool(origin.recognised)
     test = material.test
     own = replace(test, pixels=test.pixels.clone(), labels=test.labels.clone())  # a view would travel with its whole
-    names = ("batch_size", "device", "keep_images", "spec")
+    names = ("batch_size", "device", "keep_images", "acceleration", "spec")
     return _Parcel(
         key=os.urandom(8).hex(),
         ensemble=None if outside else material.ensemble,
@@ -236,9 +236,9 @@ def _evaluate(
 ) -> tuple[list[pd.DataFrame | Failure], list[str]]:
     """Records of batches of a cell, up to the first that fails, and what there was to say."""
     _check_libraries(cell)
-    subject = _subject(parcel, logits)
-    results: list[pd.DataFrame | Failure] = []
     remarks: list[str] = []
+    subject = _subject(parcel, logits, remarks.append)
+    results: list[pd.DataFrame | Failure] = []
     for first, end in rows:
         results.append(evaluate(subject, cell, first, end, remarks.append))
         if isinstance(results[-1], Failure):
@@ -260,9 +260,9 @@ _kept: dict[str, tuple[AbstractContextManager[Subject], Subject]] = {}
 """The subject of the last task of this process, by the key of its parcel: most tasks need the same again."""
 
 
-def _subject(parcel: _Parcel, logits: Tensor) -> Subject:
+def _subject(parcel: _Parcel, logits: Tensor, say: Callable[[str], None]) -> Subject:
     if parcel.key not in _kept:
         _kept.clear()
-        context = subject_of(_unpack(parcel), logits)
+        context = subject_of(_unpack(parcel), logits, say)
         _kept[parcel.key] = context, context.__enter__()  # never left: this process does nothing else
     return _kept[parcel.key][1]

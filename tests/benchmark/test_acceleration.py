@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmark.acceleration import accelerated
+from benchmark.acceleration import accelerated, check_mode
 from defenses.ensemble import Ensemble, build_ensemble
+from defenses.errors import BadInput
 
 
 def _used(network: str, shape: tuple[int, int, int]) -> tuple[Ensemble, Tensor]:
@@ -90,7 +91,56 @@ def test_a_copy_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> Non
             network.fc.bias[0] += 0.01
 
     monkeypatch.setattr(acceleration, "_fold", spoil)
-    assert accelerated(ensemble, images) is ensemble
+    said: list[str] = []
+    assert accelerated(ensemble, images, say=said.append) is ensemble
+    assert said and "log-probabilities that differ by 0.0" in said[0]
+
+
+def test_a_copy_with_other_gradients_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs are the same, so that only the gradients give it away."""
+    from benchmark import acceleration
+
+    ensemble, images = _used("mini-resnet", (1, 8, 8))
+
+    def reverse(network: nn.Module) -> None:
+        inner = network.features
+        network.features = lambda pixels: inner(2 * pixels.detach() - pixels)  # type: ignore[assignment]
+
+    monkeypatch.setattr(acceleration, "_fold", reverse)
+    said: list[str] = []
+    assert accelerated(ensemble, images, say=said.append) is ensemble
+    assert said and "gradients of another sign" in said[0]
+
+
+def test_it_can_be_switched_off_and_what_it_does_not_know_is_refused() -> None:
+    ensemble, images = _used("mini-resnet", (1, 8, 8))
+    assert accelerated(ensemble, images, "none") is ensemble
+    with pytest.raises(BadInput, match="did you mean folded"):
+        check_mode("fold")
+
+
+def test_where_compiling_fails_the_folded_copy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: nn.Module, **settings: object) -> None:
+        self.forward = lambda pixels: 1 / 0  # type: ignore[assignment]
+
+    monkeypatch.setattr(nn.Module, "compile", broken)
+    ensemble, images = _used("mini-resnet", (1, 8, 8))
+    said: list[str] = []
+    fast = accelerated(ensemble, images, "compiled", said.append)
+    assert fast is not ensemble and torch.allclose(fast(images), ensemble(images), atol=1e-4)
+    assert said == [
+        "the compiled copy cannot be compiled (ZeroDivisionError: division by zero); going on with the folded one"
+    ]
+
+
+@pytest.mark.slow
+def test_the_compiled_copy_gives_the_same_answers() -> None:
+    ensemble, images = _used("mini-resnet", (1, 8, 8))
+    said: list[str] = []
+    fast = accelerated(ensemble, images, "compiled", said.append)
+    assert said == [] and fast is not ensemble
+    for count in (8, 3):
+        assert torch.allclose(fast(images[:count]), ensemble(images[:count]), atol=1e-4)
 
 
 def test_an_ensemble_whose_output_is_not_finite_is_used_as_it_is() -> None:

@@ -44,6 +44,7 @@ CHANGES: dict[str, Any] = {
     "batch_size": 100,
     "device": "cuda",
     "evaluation": "blackbox",
+    "acceleration": "none",
 }
 NAMES: dict[str, Any] = {
     "defense": "mine",

@@ -18,6 +18,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmark import datasets
+from benchmark.ensembles import find
 from benchmark.hardware import commit, describe_machine
 from defenses.ensemble import Ensemble, build_ensemble
 
@@ -135,6 +137,22 @@ def cifar_shaped() -> Callable[..., tuple[Ensemble, Tensor, Tensor]]:
         for member, logits in zip(ensemble.members, ensemble.member_logits(noise), strict=True):
             member.fc.bias -= logits.mean(0)
         return ensemble, noise, ensemble(noise).argmax(-1)
+
+    return make
+
+
+@pytest.fixture
+def reference() -> Callable[[int], tuple[Ensemble, Tensor, Tensor]]:
+    """The committed CIFAR-10 baseline with the first test images that it gets right, and their labels."""
+
+    @torch.no_grad()
+    def make(images: int) -> tuple[Ensemble, Tensor, Tensor]:
+        trained = find("baseline", "cifar10", "resnet20", 3, "fast", seed=0)
+        assert trained is not None, "reference ensembles are committed in results/checkpoints"
+        test = datasets.load("cifar10").test.subset(slice(0, 2 * images))
+        pixels, labels = test.images(), test.labels
+        right = (trained.ensemble.eval()(pixels).argmax(-1) == labels).nonzero().flatten()[:images]
+        return trained.ensemble, pixels[right], labels[right]
 
     return make
 

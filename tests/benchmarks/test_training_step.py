@@ -6,6 +6,7 @@ target is held against the extra time of the loss, measured by itself, as a shar
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from defenses.catalogue import parse_defense
 from defenses.ensemble import build_ensemble
 from defenses.objectives import total
+from defenses.subnormals import subnormals_as_zero
 
 PAPER = {5: 11.0, 20: 7.5}
 """Percent that ADP added to the authors' training time, by members."""
@@ -52,3 +54,25 @@ def test_step(race: Any, note: Any, members: int, classes: int, images: int) -> 
     note(case, f"step of adp over ece{paper}", 100 * (medians["adp"] / medians["ece"] - 1), "%")
     note(case, "step of advt-fgsm over ece", 100 * (medians["advt-fgsm"] / medians["ece"] - 1), "%")
     assert extra < 0.3 * medians["ece"]
+
+
+def test_filters_that_weight_decay_has_killed(race: Any, note: Any, reference: Any) -> None:
+    """What they multiply becomes subnormal, and a processor slow; training therefore counts such numbers as zero."""
+    ensemble, images, labels = reference(32)
+    defense = parse_defense("baseline").defense
+
+    def stepper() -> Callable[[], object]:
+        trained = copy.deepcopy(ensemble).train()
+        trained.members.to(memory_format=torch.channels_last)
+        optimiser = torch.optim.Adam(trained.parameters(), lr=1e-6)
+        return lambda: defense.step(trained, optimiser, images, labels, torch.Generator())
+
+    plain, flushed = stepper(), stepper()
+
+    def as_training_does() -> None:
+        with subnormals_as_zero():
+            flushed()
+
+    case = "reference ensemble"
+    medians = race(case, {"subnormals as zero": as_training_does, "as they are": plain}, rounds=3)
+    note(case, "speed with subnormals as zero", medians["as they are"] / medians["subnormals as zero"], "times")
