@@ -63,7 +63,7 @@ class Grid:
     strong: Section = STRONG
     """Where the tiers include ``strong``: the worst case over a suite at each eps of the attacks."""
     blackbox: Section | None = None
-    """Attacks made on a surrogate: a baseline ensemble trained with another seed."""
+    """Attacks made on a surrogate: a baseline ensemble trained with another seed, unless the user names one."""
     transfer: Section | None = None
     """Fig. 3: every member attacked alone, every member and the ensemble judged."""
     detection: Section | None = None
@@ -130,10 +130,23 @@ def narrow(
     defenses: list[str],
     attacks: list[str],
     batch_size: int | None = None,
+    wanted: list[str] | None = None,
+    surrogate: str | None = None,
 ) -> Preset:
-    """The preset with other tiers, defenses or attacks than its own, where any are given."""
+    """The preset with other tiers, defenses or attacks than its own, where any are given; only ``wanted`` datasets.
+
+    Surrogate ``none`` leaves its black-box attacks out.
+    """
+    if surrogate and not any(grid.blackbox for grid in preset.grids):
+        raise BadInput(f"preset {preset.name!r} has no black-box attacks, so it needs no surrogate")
+    held = list(dict.fromkeys(grid.dataset for grid in preset.grids))
+    for name in wanted or []:
+        if name not in held:
+            raise BadInput(f"preset {preset.name!r} has no dataset {name!r}; it has {' and '.join(held)}")
     grids = []
     for grid in preset.grids:
+        if wanted and grid.dataset not in wanted:
+            continue
         chosen = _narrow_attacks(grid.attacks, attacks) if attacks and grid.attacks else grid.attacks
         grids.append(
             replace(
@@ -142,7 +155,7 @@ def narrow(
                 defenses=tuple(dict.fromkeys(defenses)) or grid.defenses,
                 attacks=chosen,
                 batch_size=batch_size or grid.batch_size,
-                blackbox=_narrow_section(grid, grid.blackbox, attacks),
+                blackbox=None if surrogate == "none" else _narrow_section(grid, grid.blackbox, attacks),
                 transfer=_narrow_section(grid, grid.transfer, attacks, aimed=True),
                 detection=_narrow_section(grid, grid.detection, attacks),
                 diversity=None if attacks else grid.diversity,

@@ -34,6 +34,8 @@ class Request:
     """Keep every adversarial image that fools an ensemble."""
     acceleration: str = "folded"
     """How the copy that is attacked is made."""
+    surrogate: str | None = None
+    """Defense spec or checkpoint of the ensemble that black-box attacks are made on."""
     refusals: bool = False
     """A setting that a library cannot honour is a row that says so, not the end of the run."""
     remarks: tuple[str, ...] = ()

@@ -88,13 +88,23 @@ def assemble(request: Request, store: Store, find: FindEnsemble) -> list[Work]:
                 trained = find(spec, grid, seed)
                 if labels.setdefault(trained.label, trained.spec) != trained.spec:  # two files of one name
                     trained = replace(trained, label=trained.spec)
-                # the ensemble an attacker trains who knows the data and the network but not the weights
-                surrogate = find("baseline", grid, seed + SURROGATE_SEED) if grid.blackbox else None
+                surrogate = _surrogate(request, grid, seed, find)
+                if surrogate and surrogate.provenance.weights_sha256 == trained.provenance.weights_sha256:
+                    raise BadInput(f"{trained.label} cannot be its own surrogate; choose another --surrogate, or none")
                 fresh = plan_cells(grid, trained, request, seed, data.checksum, surrogate)
                 planned = [cell for cell in fresh if cell not in cells]
                 cells += planned
                 work.append(Work(grid, data, trained, surrogate, planned))
     return work
+
+
+def _surrogate(request: Request, grid: Grid, seed: int, find: FindEnsemble) -> Trained | None:
+    """What black-box attacks are made on: a baseline by an attacker who knows all but the weights, unless told."""
+    if grid.blackbox is None:
+        return None
+    if request.surrogate is None:
+        return find("baseline", grid, seed + SURROGATE_SEED)
+    return find(request.surrogate, grid, seed)
 
 
 def _open_work(store: Store, request: Request, work: list[Work]) -> Iterator[tuple[Material, list[Cell]]]:
@@ -122,7 +132,7 @@ def check(request: Request) -> None:
             raise BadInput(f"seed is {seed}; it must lie between 0 and {2**31 - 1}")
     for grid in request.preset.grids:
         about = DATASETS.get(grid.dataset)
-        for spec in grid.defenses:
+        for spec in (*grid.defenses, *([request.surrogate] if request.surrogate and grid.blackbox else [])):
             if is_checkpoint(spec):
                 load_outside(spec, grid.dataset)
             else:

@@ -26,6 +26,14 @@ def run(
     attack: Annotated[
         Many, typer.Option(help="Only these attacks: a name in the preset, or a spec. May be repeated.")
     ] = None,
+    dataset: Annotated[Many, typer.Option(help="Only this dataset of the preset. May be repeated.")] = None,
+    surrogate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC|none",
+            help="What black-box attacks are made on.  [default: a baseline of another seed]",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     executor: Annotated[
         str, typer.Option(help="Where cells run: local, or ray for several GPUs or machines.")
@@ -59,7 +67,7 @@ def run(
 
     if batch_size is not None and batch_size < 1:
         raise BadInput(f"batch size is {batch_size}; it must be at least 1")
-    chosen = narrow(load_preset(preset), tier or [], defense or [], attack or [], batch_size)
+    chosen = narrow(load_preset(preset), tier or [], defense or [], attack or [], batch_size, dataset, surrogate)
     set_threads(threads, [grid.dataset for grid in chosen.grids])
     asked, numbers = read_samples(samples), _seeds(seeds) if seeds else (seed,)
     with open_executor(executor, ray_address) as where:
@@ -72,6 +80,7 @@ def run(
             command=shlex.join(["adp-bench", *sys.argv[1:]]),
             keep_images=keep_images,
             acceleration=check_mode(acceleration),
+            surrogate=None if surrogate == "none" else surrogate,
         )
         if plan:
             from benchmark.forecast import forecast

@@ -33,7 +33,7 @@ TIERS = {
     "paper": "the attacks as published, quirks included",
     "strict": "the same attacks with true labels and correct outputs; what was wrong before counts as wrong",
     "strong": "attacks of today, per-image worst case",
-    "black-box": "images made on a surrogate ensemble that was trained with another seed",
+    "black-box": "images made on a surrogate: another ensemble, such as an attacker would train",
 }
 GAP = "How far the tiers lie apart"
 KINDS = {

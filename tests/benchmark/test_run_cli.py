@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.cli import run
+from benchmark.grid import load_preset, narrow
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -56,6 +57,11 @@ def _refused(arguments: list[str], message: str, capfd: pytest.CaptureFixture[st
         (["demo", "--ray-address", "head:6379"], "--ray-address head:6379 needs --executor ray"),
         (["demo", "--plan", "--attack", "pgd(eps=0)"], "eps is 0"),
         (["demo", "--defense", "basline"], "did you mean baseline"),
+        (["demo", "--acceleration", "fast"], "unknown acceleration 'fast'"),
+        (["demo", "--dataset", "mnist"], "preset 'demo' has no dataset 'mnist'; it has digits"),
+        (["errors", "--dataset", "cifar"], "no dataset 'cifar'; it has mnist and cifar10 and cifar100"),
+        (["demo", "--surrogate", "basline"], "did you mean baseline"),
+        (["cifar10-whitebox", "--surrogate", "baseline"], "has no black-box attacks"),
         (["demo", "--defense", "nowhere.safetensors"], "no checkpoint at nowhere.safetensors"),
         (["demo", "--defense", "nowhere.pth"], "no checkpoint at nowhere.pth"),
         ([], "Missing argument"),
@@ -140,3 +146,21 @@ def test_report_needs_the_folder_of_a_run(here: Path, capfd: pytest.CaptureFixtu
     for folder in ("nowhere", "empty"):
         _refused(["report", folder], f"{folder} holds no run: there is no manifest.json in it", capfd)
     assert _files(here) == {}
+
+
+def test_the_surrogate_of_black_box_attacks_can_be_named_or_left_out(
+    here: Path, checkpoint: Path, robust_checkpoint: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan = ["run", "demo", "--plan", "--samples", "10", "--defense", str(checkpoint)]
+    assert run([*plan, "--surrogate", str(robust_checkpoint)]) == 0
+    named = capfd.readouterr().out
+    assert "blackbox" in named and "to be trained first" not in named
+    assert run([*plan, "--surrogate", "none"]) == 0
+    left_out = capfd.readouterr().out
+    assert "transfer" in left_out and "blackbox" not in left_out and "black-box" not in left_out
+    _refused([*plan, "--surrogate", str(checkpoint)], "cannot be its own surrogate", capfd)
+
+
+def test_a_preset_can_be_narrowed_to_a_dataset() -> None:
+    (grid,) = narrow(load_preset("errors"), [], [], [], wanted=["cifar10"]).grids
+    assert grid.dataset == "cifar10"
