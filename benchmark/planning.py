@@ -13,10 +13,13 @@ from benchmark.attacks import NamedAttack, library_version
 from benchmark.cells import Cell
 from benchmark.datasets.catalogue import DATASETS
 from benchmark.ensembles import Trained
+from benchmark.evaluation import TIERS
 from benchmark.evaluations import strong
 from benchmark.grid import Grid, PlannedAttack, Preset, Section, strong_radii
 from benchmark.published import published_accuracy
 from defenses import specs
+from defenses.catalogue import parse_defense
+from defenses.outside import is_checkpoint
 
 
 @dataclass(frozen=True)
@@ -232,11 +235,28 @@ def left_out(request: Request) -> list[str]:
     return lines
 
 
-def order_cells(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By dataset, evaluation, attack, defense and tier, each in order of first appearance."""
-    keys = ("dataset", "evaluation", "attack", "parameters", "defense", "tier", "seed")
-    ranks: dict[str, dict[Any, int]] = {key: {} for key in keys}
-    for cell in cells:
-        for key in keys:
-            ranks[key].setdefault(cell[key], len(ranks[key]))
-    return sorted(cells, key=lambda cell: [ranks[key][cell[key]] for key in keys])
+def order_cells(cells: list[dict[str, Any]], preset: Preset) -> list[dict[str, Any]]:
+    """By dataset, evaluation, attack, parameters, defense and tier: in the preset's order, then as they appeared."""
+    rows = [
+        (planned.named.name, planned.named.parameters)
+        for grid in preset.grids
+        for planned in grid.attacks
+        if planned.named
+    ]
+    names = ("dataset", "evaluation", "attack", "row", "defense", "tier", "seed")
+    ranks: dict[str, dict[Any, int]] = {name: {} for name in names}
+
+    def rank(name: str, value: Any) -> int:
+        return ranks[name].setdefault(value, len(ranks[name]))
+
+    for attack, parameters in rows:
+        rank("attack", attack)
+        rank("row", (attack, parameters))
+    for tier in TIERS:
+        rank("tier", tier)
+    for spec in dict.fromkeys(spec for grid in preset.grids for spec in grid.defenses):
+        if not is_checkpoint(spec):
+            rank("defense", parse_defense(spec).label)
+    places = [{**cell, "row": (cell["attack"], cell["parameters"])} for cell in cells]
+    order = [[rank(name, place[name]) for name in names] for place in places]
+    return [cell for _, cell in sorted(zip(order, cells, strict=True), key=lambda pair: pair[0])]

@@ -14,7 +14,7 @@ from benchmark.display import RunDisplay
 from benchmark.ensembles import Trained, find_or_train, load_outside
 from benchmark.executors import Executor, Material
 from benchmark.executors.local import Local
-from benchmark.grid import Grid
+from benchmark.grid import Grid, load_preset, preset_names
 from benchmark.hardware import commit, describe_machine
 from benchmark.ledger import Ledger
 from benchmark.planning import Request, left_out, order_cells, plan_cells
@@ -147,12 +147,14 @@ def _write_manifest(store: Store, request: Request, cells: list[Cell]) -> None:
     places = {cell.place for cell in cells}
     kept = [entry for entry in store.planned() if cell_from(entry).place not in places]
     commands = list(dict.fromkeys([*store.commands(), request.command]))
+    name = request.preset.name
+    whole = load_preset(name) if name in preset_names() else request.preset  # what was narrowed keeps its order
     store.write_manifest(
         {
             "preset": request.preset.name,
             "title": request.preset.title,
             "commands": commands,
-            "cells": order_cells([*kept, *asked]),
+            "cells": order_cells([*kept, *asked], whole),
             "versions": versions(),
             "commit": commit(),
             "machine": describe_machine(),

@@ -113,6 +113,15 @@ def test_extending_a_run_redoes_nothing(what: str, demo: list[str], checkpoint: 
         assert _untimed(here / "b") == _untimed(here / "a"), "as if all had been asked for at once"
 
 
+def test_rows_stand_in_the_order_of_the_preset_whatever_was_asked_first(demo: list[str], here: Path) -> None:
+    for attack, tier in (("pgd(eps=0.2)", "strict"), ("pgd(eps=0.1)", "strict"), ("fgsm", "paper"), ("fgsm", "strict")):
+        assert run([*demo, "--attack", attack, "--tier", tier, "--out", "a"]) == 0
+    table = _table(here / "a")
+    fgsm = [("fgsm", "eps=0.1", "paper"), ("fgsm", "eps=0.1", "strict")]
+    wanted = [*fgsm, ("pgd", "eps=0.1", "strict"), ("pgd", "eps=0.2", "strict")]
+    assert list(zip(table["attack"], table["parameters"], table["tier"], strict=True)) == wanted
+
+
 def _copy(checkpoint: Path, folder: Path) -> Path:
     """Another ensemble: the same members in another order."""
     from dataclasses import replace
