@@ -72,7 +72,7 @@ class Contest:
 @pytest.mark.parametrize("attack", ["pgd", "bim"])
 def test_linf_attacks(race: Any, note: Any, request: pytest.FixtureRequest, attack: str, model: str) -> None:
     """On a trained ensemble, some of whose filters weight decay has killed, and on an untrained one."""
-    contest = Contest(f"{attack}(eps=0.03)", *request.getfixturevalue(model)(64))
+    contest = Contest(f"{attack}(eps=0.03)", *request.getfixturevalue(model)(32))
     rivals = {name: contest.library(name) for name in ("torchattacks", "art", "foolbox")}
     case = f"{attack} 10 steps, {'reference' if model == 'reference' else 'untrained'} ensemble"
     medians = race(case, {"harness": contest.harness, **rivals}, rounds=3, warm_up=False)
