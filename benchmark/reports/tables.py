@@ -169,7 +169,7 @@ class Layout:
         lines = []
         counts = self.table[self.table["samples"] > 0].groupby(["dataset", "attack"], sort=False)["samples"]
         for dataset in self.datasets:
-            shown = [f"{name} {int(values.iloc[0])}" for (data, name), values in counts if data == dataset]
+            shown = [f"{name} {_span(values)}" for (data, name), values in counts if data == dataset]
             if shown:
                 lines.append(f"Images on {dataset}: {', '.join(shown)}.")
         attacked = self.table[self.table["library"] != "none"]
@@ -184,7 +184,15 @@ class Layout:
         return lines
 
 
+def _span(counts: pd.Series[int]) -> str:
+    """One number of images, or the least and the most there are."""
+    low, high = int(counts.min()), int(counts.max())
+    return str(low) if low == high else f"{low} to {high} (each row's number is in table.csv)"
+
+
 def _markdown(layout: Layout, title: str, diagnosis: Diagnosis) -> str:
+    if not layout.cells:
+        return f"# {title}\n\nNothing here has rows in a table: the figures are in report.html and in figures/.\n"
     lines = [
         f"# {title}",
         "",
@@ -229,15 +237,17 @@ def _quirks(layout: Layout, dataset: str) -> list[str]:
         *_head(["attack", "parameters", *defenses]),
     ]
     for attack in layout.attacks(dataset, "paper"):
-        line = list(attack)
-        for defense in defenses:
-            paper, strict = (
-                layout.table["accuracy"].iloc[layout.of(dataset, attack, tier, defense)].mean()
-                for tier in ("paper", "strict")
-            )
-            line.append("–" if pd.isna(paper) or pd.isna(strict) else f"{paper - strict:+.1f}")
-        lines.append(_row(line))
+        gaps = [_gap(layout, dataset, attack, defense) for defense in defenses]
+        if any(gaps):
+            lines.append(_row([*attack, *(gap or "–" for gap in gaps)]))
     return [*lines, ""]
+
+
+def _gap(layout: Layout, dataset: str, attack: tuple[str, str], defense: str) -> str:
+    """Paper minus strict of one defense; empty where one of them is missing or is of other images."""
+    paper, strict = (layout.table.iloc[layout.of(dataset, attack, tier, defense)] for tier in ("paper", "strict"))
+    gap = paper["accuracy"].mean() - strict["accuracy"].mean()
+    return f"{gap:+.1f}" if sorted(paper["samples"]) == sorted(strict["samples"]) and not pd.isna(gap) else ""
 
 
 def _latex(layout: Layout, title: str) -> str:

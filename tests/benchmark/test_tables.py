@@ -171,6 +171,25 @@ def test_tiers_are_shown_and_their_difference_is_a_finding(tmp_path: Path) -> No
     assert "quirks" in text and "| +8.0 |" in text
 
 
+def test_tiers_on_different_images_are_not_subtracted_and_the_numbers_of_images_are_said(tmp_path: Path) -> None:
+    other = replace(CELL, parameters="eps=0.2", settings={"eps": 0.2})
+    pairs = [
+        (replace(CELL, tier="paper"), _records(50)),
+        (replace(CELL, samples=50), _records(20, count=50)),
+        (replace(other, tier="paper"), _records(30)),
+        (other, _records(20)),
+    ]
+    text = (_write(tmp_path, pairs) / "table.md").read_text()
+    difference = text.split("what the paper's quirks are worth")[1]
+    assert "| pgd | eps=0.2 | +10.0 |" in difference and "| pgd | eps=0.1 |" not in difference
+    assert "Images on digits: pgd 50 to 100 (each row's number is in table.csv)." in text
+
+
+def test_a_run_without_rows_says_where_to_look(tmp_path: Path) -> None:
+    text = (_write(tmp_path, []) / "table.md").read_text()
+    assert "figures/" in text and "Checks" not in text
+
+
 def test_a_cell_that_failed_or_did_not_run_is_a_row_with_the_reason(tmp_path: Path) -> None:
     one, two = _defense("one"), _defense("two")
     store = Store(_write(tmp_path, [(one, None), (two, None)]))
