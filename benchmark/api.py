@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import cast
 
@@ -77,7 +78,7 @@ def evaluate(
             clean = outputs(model, images, batch_size)
             subject = Subject(
                 ensemble=cast(Ensemble, model),
-                fast=accelerated(model, images[:batch_size], acceleration),
+                fast=accelerated(model, images[:batch_size], acceleration, warnings.warn),
                 images=images,
                 labels=labels,
                 logits=clean[None],  # a model whose members, if it has any, no attack below asks for

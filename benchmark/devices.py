@@ -32,9 +32,12 @@ def present(device: torch.device) -> torch.device:
 def set_threads(threads: int | None, datasets: Iterable[str] = ()) -> None:
     """Use so many CPU threads inside each operation; unless told, all cores, but one for 8×8 digits.
 
+    To be called first: threads that PyTorch starts later treat subnormal numbers as zero, as `subnormals_as_zero` says.
+
     Operations on digits take microseconds: a second thread gains nothing, and on a busy machine the threads wait
     for each other many times longer than they work.
     """
+    torch.set_flush_denormal(True)
     if threads is None:
         names = set(datasets)
         if names != {"digits"}:

@@ -73,7 +73,8 @@ CHECKS = {
     ),
     "randomised-output": Check(
         "the model, shown the first images of a batch twice, gives two different outputs",
-        "Fix the randomness in eval mode, or attack the expectation over it: one draw says little.",
+        "Fix the randomness in eval mode, or attack the expectation over it: one draw says little. A model whose "
+        "output depends on the rest of its batch shows the same: evaluate it in a mode that does not.",
     ),
     "wrong-way": Check(
         "of the images that moved, significantly more than half moved away from the attack's goal: by its margin, the "

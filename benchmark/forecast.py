@@ -136,7 +136,7 @@ def _untrained(spec: str, grid: Grid, seed: int) -> Trained:
         classes=about.classes,
         recipe=find_recipe(grid.recipe, grid.dataset).as_dict(),
         seed=seed,
-        weights_sha256=f"not trained yet: {named.text}",
+        weights_sha256=f"not trained yet: {named.text}, seed {seed}",
     )
     return Trained(named.label, named.text, ensemble, provenance)
 

@@ -137,8 +137,6 @@ def narrow(
 
     Surrogate ``none`` leaves its black-box attacks out.
     """
-    if surrogate and not any(grid.blackbox for grid in preset.grids):
-        raise BadInput(f"preset {preset.name!r} has no black-box attacks, so it needs no surrogate")
     held = list(dict.fromkeys(grid.dataset for grid in preset.grids))
     for name in wanted or []:
         if name not in held:
@@ -161,9 +159,14 @@ def narrow(
                 diversity=None if attacks else grid.diversity,
             )
         )
+    if surrogate not in (None, "none") and not any(grid.blackbox for grid in grids):
+        raise BadInput(
+            f"--surrogate {surrogate} is for black-box attacks, and none are chosen here; leave it out, or choose a "
+            "preset that has them, without --attack where it also has white-box rows"
+        )
     if "strong" in tiers and not any(strong_radii(grid) for grid in grids):
         raise BadInput(f"tier strong attacks at the eps of L∞ rows, and preset {preset.name!r} has none; choose others")
-    if attacks and not any(grid.attacks or _sections(grid) for grid in grids):
+    if attacks and not any(grid.attacks or sections(grid) for grid in grids):
         raise BadInput(f"preset {preset.name!r} attacks nothing, so no attack can be chosen; leave --attack out")
     return replace(preset, grids=tuple(grids))
 
@@ -177,7 +180,7 @@ def strong_radii(grid: Grid) -> list[float]:
     return list(dict.fromkeys(budget for budget in budgets if budget is not None))
 
 
-def _sections(grid: Grid) -> list[Section]:
+def sections(grid: Grid) -> list[Section]:
     """The evaluations with attacks of their own."""
     return [section for section in (grid.blackbox, grid.transfer, grid.detection) if section]
 
@@ -188,7 +191,7 @@ def _narrow_section(grid: Grid, section: Section | None, asked: list[str], aimed
         return section
     if grid.attacks:
         return None
-    names = {named.name for other in _sections(grid) for named in other.attacks}
+    names = {named.name for other in sections(grid) for named in other.attacks}
     chosen: list[NamedAttack] = []
     for text in asked:
         same = [named for named in section.attacks if named.name == text]

@@ -107,7 +107,7 @@ def count_classes(model: nn.Module, images: Tensor) -> int:
 def prepared(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, frozen weights and no subnormal numbers inside; afterwards the model is as it was."""
     parameters = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    with evaluation_mode(model), subnormals_as_zero(), _no_tf32():
+    with evaluation_mode(model), subnormals_as_zero(), _full_precision():
         for parameter, _ in parameters:
             parameter.requires_grad_(False)
         try:
@@ -118,17 +118,23 @@ def prepared(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _no_tf32() -> Iterator[None]:
-    """Float32 means float32 inside: GPUs would shorten the inputs of convolutions to ten bits."""
-    places: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    before = [place.allow_tf32 for place in places]
+def _full_precision() -> Iterator[None]:
+    """Float32 means float32 inside: GPUs would shorten the inputs of convolutions to TF32's ten bits."""
+    backends: Any = torch.backends
+    full: bool | str
+    places, name, full = [backends.cudnn, backends.cuda.matmul], "allow_tf32", False  # torch before 2.9
+    if hasattr(backends.cuda.matmul, "fp32_precision"):
+        places = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+        places += [backends.mkldnn.matmul, backends.mkldnn.conv]
+        name, full = "fp32_precision", "ieee"
+    before = [getattr(place, name) for place in places]
     try:
         for place in places:
-            place.allow_tf32 = False
+            setattr(place, name, full)
         yield
     finally:
-        for place, allowed in zip(places, before, strict=True):
-            place.allow_tf32 = allowed
+        for place, value in zip(places, before, strict=True):
+            setattr(place, name, value)
 
 
 @torch.no_grad()

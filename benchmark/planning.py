@@ -14,8 +14,8 @@ from benchmark.cells import Cell
 from benchmark.datasets.catalogue import DATASETS
 from benchmark.ensembles import Trained
 from benchmark.evaluation import TIERS
-from benchmark.evaluations import strong
-from benchmark.grid import Grid, PlannedAttack, Preset, Section, strong_radii
+from benchmark.evaluations import EVALUATIONS, strong
+from benchmark.grid import Grid, PlannedAttack, Preset, Section, sections, strong_radii
 from benchmark.published import published_accuracy
 from defenses import specs
 from defenses.catalogue import parse_defense
@@ -237,26 +237,29 @@ def left_out(request: Request) -> list[str]:
 
 def order_cells(cells: list[dict[str, Any]], preset: Preset) -> list[dict[str, Any]]:
     """By dataset, evaluation, attack, parameters, defense and tier: in the preset's order, then as they appeared."""
-    rows = [
-        (planned.named.name, planned.named.parameters)
-        for grid in preset.grids
-        for planned in grid.attacks
-        if planned.named
-    ]
+    attacks = [planned.named for grid in preset.grids for planned in grid.attacks if planned.named]
+    attacks += [named for grid in preset.grids for section in sections(grid) for named in section.attacks]
     names = ("dataset", "evaluation", "attack", "row", "defense", "tier", "seed")
     ranks: dict[str, dict[Any, int]] = {name: {} for name in names}
 
     def rank(name: str, value: Any) -> int:
         return ranks[name].setdefault(value, len(ranks[name]))
 
-    for attack, parameters in rows:
-        rank("attack", attack)
-        rank("row", (attack, parameters))
+    for grid in preset.grids:
+        rank("dataset", grid.dataset)
+    for evaluation in EVALUATIONS:
+        rank("evaluation", evaluation)
+    for named in attacks:
+        rank("attack", named.name)
+        rank("row", (named.name, named.parameters))
+    for radius in (named.attack.budget for named in attacks if named.attack.budget is not None):
+        rank("row", (strong.ATTACK, radius))
     for tier in TIERS:
         rank("tier", tier)
     for spec in dict.fromkeys(spec for grid in preset.grids for spec in grid.defenses):
         if not is_checkpoint(spec):
             rank("defense", parse_defense(spec).label)
-    places = [{**cell, "row": (cell["attack"], cell["parameters"])} for cell in cells]
+    parts = [cell["settings"]["eps"] if cell["attack"] == strong.ATTACK else cell["parameters"] for cell in cells]
+    places = [{**cell, "row": (cell["attack"], part)} for cell, part in zip(cells, parts, strict=True)]
     order = [[rank(name, place[name]) for name in names] for place in places]
     return [cell for _, cell in sorted(zip(order, cells, strict=True), key=lambda pair: pair[0])]

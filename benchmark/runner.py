@@ -137,6 +137,8 @@ def check(request: Request) -> None:
                 load_outside(spec, grid.dataset)
             else:
                 parse_defense(spec).defense.check(grid.members, about.classes)
+        if request.surrogate and grid.blackbox and request.surrogate in grid.defenses:
+            raise BadInput(f"{request.surrogate} cannot be its own surrogate; choose another --surrogate, or none")
         if isinstance(request.samples, int) and request.samples > about.sizes[1]:
             raise BadInput(f"samples is {request.samples}; {grid.dataset} has {about.sizes[1]} test images")
 

@@ -46,6 +46,9 @@ class Subject:
         return self.outputs.shape[-1]
 
 
+EVALUATIONS = ("clean", "whitebox", "strong", "blackbox", "transfer", "detection", "diversity")
+"""Every evaluation, in the order of a report."""
+
 Batch = Callable[[Subject, Cell, NamedAttack | None, int, int], pd.DataFrame]
 
 
@@ -53,12 +56,5 @@ def find_evaluation(name: str) -> Batch:
     """The function that evaluates a batch for cells of this kind."""
     from benchmark.evaluations import blackbox, clean, detection, diversity, strong, transferability, whitebox
 
-    return {
-        "clean": clean.batch,
-        "whitebox": whitebox.batch,
-        "strong": strong.batch,
-        "blackbox": blackbox.batch,
-        "transfer": transferability.batch,
-        "detection": detection.batch,
-        "diversity": diversity.batch,
-    }[name]
+    modules = (clean, whitebox, strong, blackbox, transferability, detection, diversity)
+    return {known: module.batch for known, module in zip(EVALUATIONS, modules, strict=True)}[name]

@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmark.attacks import library_version
 from benchmark.cells import Cell
 from benchmark.costs import work
+from benchmark.devices import set_threads
 from benchmark.display import RunDisplay
 from benchmark.ensembles import load_outside
 from benchmark.evaluations import Subject
@@ -208,7 +209,7 @@ def _unpack(parcel: _Parcel) -> Material:
             raise BadInput(
                 f"a node of the Ray cluster has {name} {here[name]}, the driver {wanted[name]}; install one version"
             )
-    torch.set_num_threads(parcel.threads)
+    set_threads(parcel.threads)
     ensemble = parcel.ensemble
     if ensemble is None:
         spec = parcel.others["spec"]

@@ -191,15 +191,13 @@ def _span(counts: pd.Series[int]) -> str:
 
 
 def _markdown(layout: Layout, title: str, diagnosis: Diagnosis) -> str:
-    if not layout.cells:
-        return f"# {title}\n\nNothing here has rows in a table: the figures are in report.html and in figures/.\n"
-    lines = [
-        f"# {title}",
-        "",
+    words = [
         "Accuracy in percent, the published number in parentheses. Bold: ahead of every other defense on the same",
         f"images, each lead significant (McNemar, {SIGNIFICANT:.0%}). Intervals and costs are in table.csv.",
-        "",
     ]
+    if not layout.cells:
+        words = ["Nothing here has rows in a table: the figures are in report.html and in figures/."]
+    lines = [f"# {title}", "", *words, ""]
     for dataset in layout.datasets:
         defenses = layout.defenses(dataset)
         for tier in layout.tiers(dataset):
@@ -215,7 +213,7 @@ def _markdown(layout: Layout, title: str, diagnosis: Diagnosis) -> str:
                 lines.append(_row(line))
             lines.append("")
         lines += _quirks(layout, dataset)
-    notes = [*layout.notes(), f"Checks: {diagnosis.summary}."]
+    notes = [*layout.notes(), f"Checks: {diagnosis.summary}."] if diagnosis.cells or layout.cells else []
     notes += [f"Flag {flag.name}, {flag.where}: {flag.words}. {flag.advice}" for flag in diagnosis.flags]
     return "\n".join([*lines, *(f"- {line}" for line in notes)]) + "\n"
 
@@ -236,18 +234,20 @@ def _quirks(layout: Layout, dataset: str) -> list[str]:
         "",
         *_head(["attack", "parameters", *defenses]),
     ]
+    rows = []
     for attack in layout.attacks(dataset, "paper"):
         gaps = [_gap(layout, dataset, attack, defense) for defense in defenses]
         if any(gaps):
-            lines.append(_row([*attack, *(gap or "–" for gap in gaps)]))
-    return [*lines, ""]
+            rows.append(_row([*attack, *(gap or "–" for gap in gaps)]))
+    return [*lines, *rows, ""] if rows else []
 
 
 def _gap(layout: Layout, dataset: str, attack: tuple[str, str], defense: str) -> str:
     """Paper minus strict of one defense; empty where one of them is missing or is of other images."""
     paper, strict = (layout.table.iloc[layout.of(dataset, attack, tier, defense)] for tier in ("paper", "strict"))
     gap = paper["accuracy"].mean() - strict["accuracy"].mean()
-    return f"{gap:+.1f}" if sorted(paper["samples"]) == sorted(strict["samples"]) and not pd.isna(gap) else ""
+    images = [sorted(zip(part["seed"], part["samples"], strict=True)) for part in (paper, strict)]
+    return f"{gap:+.1f}" if images[0] == images[1] and not pd.isna(gap) else ""
 
 
 def _latex(layout: Layout, title: str) -> str:

@@ -86,3 +86,9 @@ def test_a_worst_case_is_planned_as_if_no_image_were_fooled(demo: list[str], her
         share = 0.5 if stage.named.name == "square" else 1.0
         taken += share * passes.mean() / (1 if stage.source == "ensemble" else cell.members)
     assert gradients(cell) == pytest.approx(taken, rel=0.1)
+
+
+def test_a_surrogate_that_is_not_trained_yet_is_not_the_defense(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "demo", "--plan", "--defense", "baseline", "--samples", "10"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert sum(line.split()[:2] == ["baseline", "digits"] for line in lines) == 2, "the defense and the surrogate"

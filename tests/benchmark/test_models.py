@@ -188,3 +188,14 @@ def test_a_model_that_is_not_deterministic_is_refused() -> None:
 def test_labels_out_of_range_are_refused(labels: list[int], wrong: int) -> None:
     with pytest.raises(BadInput, match=f"label {wrong} is out of range; the model has classes 0 to 2"):
         _check(_Fixed(LOGITS), labels)
+
+
+def test_full_precision_whatever_the_user_had_chosen_and_the_users_choice_afterwards() -> None:
+    model, before = nn.Linear(2, 2), torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        with prepared(model):
+            assert {torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision} == {"ieee"}
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)

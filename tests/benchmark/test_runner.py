@@ -114,11 +114,15 @@ def test_extending_a_run_redoes_nothing(what: str, demo: list[str], checkpoint: 
 
 
 def test_rows_stand_in_the_order_of_the_preset_whatever_was_asked_first(demo: list[str], here: Path) -> None:
-    for attack, tier in (("pgd(eps=0.2)", "strict"), ("pgd(eps=0.1)", "strict"), ("fgsm", "paper"), ("fgsm", "strict")):
+    asked = [("pgd(eps=0.2)", "strict"), ("pgd(eps=0.1)", "strict"), ("fgsm", "paper"), ("fgsm", "strict")]
+    asked += [("pgd(eps=0.2)", "strong"), ("pgd(eps=0.1)", "strong"), ("none", "strict")]
+    for attack, tier in asked:
         assert run([*demo, "--attack", attack, "--tier", tier, "--out", "a"]) == 0
     table = _table(here / "a")
+    clean = [("none", f"classifier={name}", "clean") for name in ("net1", "net2", "ensemble")]
     fgsm = [("fgsm", "eps=0.1", "paper"), ("fgsm", "eps=0.1", "strict")]
-    wanted = [*fgsm, ("pgd", "eps=0.1", "strict"), ("pgd", "eps=0.2", "strict")]
+    worst = [("worst-case", f"eps={eps},suite=quick", "strong") for eps in (0.1, 0.2)]
+    wanted = [*clean, *fgsm, ("pgd", "eps=0.1", "strict"), ("pgd", "eps=0.2", "strict"), *worst]
     assert list(zip(table["attack"], table["parameters"], table["tier"], strict=True)) == wanted
 
 

@@ -190,6 +190,11 @@ def test_a_run_without_rows_says_where_to_look(tmp_path: Path) -> None:
     assert "figures/" in text and "Checks" not in text
 
 
+def test_tiers_of_different_seeds_are_not_subtracted(tmp_path: Path) -> None:
+    pairs = [(replace(CELL, tier="paper"), _records(50)), (replace(CELL, seed=1, weights="w"), _records(40))]
+    assert "quirks" not in (_write(tmp_path, pairs) / "table.md").read_text()
+
+
 def test_a_cell_that_failed_or_did_not_run_is_a_row_with_the_reason(tmp_path: Path) -> None:
     one, two = _defense("one"), _defense("two")
     store = Store(_write(tmp_path, [(one, None), (two, None)]))
