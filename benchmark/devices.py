@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from defenses.errors import BadInput
+from defenses.subnormals import subnormals_as_zero
 
 
 def find_device(name: str) -> torch.device:
@@ -32,17 +33,14 @@ def present(device: torch.device) -> torch.device:
 def set_threads(threads: int | None, datasets: Iterable[str] = ()) -> None:
     """Use so many CPU threads inside each operation; unless told, all cores, but one for 8×8 digits.
 
-    To be called first: threads that PyTorch starts later treat subnormal numbers as zero, as `subnormals_as_zero` says.
-
     Operations on digits take microseconds: a second thread gains nothing, and on a busy machine the threads wait
     for each other many times longer than they work.
     """
-    torch.set_flush_denormal(True)
-    if threads is None:
-        names = set(datasets)
-        if names != {"digits"}:
-            return
+    if threads is None and set(datasets) == {"digits"}:
         threads = 1
-    if threads < 1:
-        raise BadInput(f"threads is {threads}; it must be at least 1")
-    torch.set_num_threads(threads)
+    if threads is not None:
+        if threads < 1:
+            raise BadInput(f"threads is {threads}; it must be at least 1")
+        torch.set_num_threads(threads)
+    with subnormals_as_zero():
+        torch.ones(2**20).add_(1)  # starts PyTorch's other threads here, so that they too treat subnormals as zero

@@ -60,11 +60,15 @@ Note = Callable[..., None]
 
 @pytest.fixture(autouse=True)
 def only_when_asked(benchmark: Any) -> Iterator[None]:
-    """Timings are for `tox -e benchmarks`; one thread, so that contestants do not differ by how they use cores."""
+    """Timings are for `tox -e benchmarks`; one thread, so that contestants do not differ by how they use cores.
+
+    Subnormal numbers as PyTorch treats them: whoever counts them as zero does so itself.
+    """
     if benchmark.disabled:
         pytest.skip("timings are measured by `tox -e benchmarks`")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    torch.set_flush_denormal(False)
     yield
     torch.set_num_threads(before)
 
