@@ -27,8 +27,8 @@ SMALL = 80 * 2**20
 
 @pytest.fixture
 def demo(checkpoint: Path) -> list[str]:
-    """Short cells that go as one task each, and long ones in several."""
-    attacks = ["none", "fgsm", "pgd(eps=0.1)", "cw(c=5,steps=500,abort_early=false)", "ead(c=5,steps=500)"]
+    """Short cells that go as one task each, and long ones in several: Ray takes seconds to miss a node."""
+    attacks = ["none", "fgsm", "pgd(eps=0.1)", "cw(c=5,steps=1500,abort_early=false)", "ead(c=5,steps=1500)"]
     chosen = [word for attack in attacks for word in ("--attack", attack)]
     return [
         "run",
