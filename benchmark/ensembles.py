@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,14 @@ import torch
 
 from benchmark.datasets.catalogue import DATASETS
 from benchmark.models import check_outside, prepared
-from benchmark.training import ENSEMBLES, clock, default_folder, train_ensemble, training_data
+from benchmark.training import CHANGED, ENSEMBLES, clock, default_folder, train_ensemble, training_data
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import FILE_NAME, Provenance, load_checkpoint, read_provenance
 from defenses.ensemble import Ensemble, has_features
 from defenses.errors import BadInput
 from defenses.networks import canonical_network
 from defenses.outside import EXAMPLE_RESNET18, is_checkpoint, named_files
-from defenses.recipes import find_recipe
+from defenses.recipes import RECIPES, find_recipe
 from defenses.training import estimate_seconds
 
 REFERENCE = Path("results/checkpoints")
@@ -39,9 +40,11 @@ class Trained:
         recipe = self.provenance.recipe
         if not recipe:
             return ": ".join(filter(None, ["from outside", self.provenance.recognised]))
+        epochs = f"{self.provenance.epoch} epoch{'s' * (self.provenance.epoch != 1)}"
         images = f" on {recipe['train_images']} images" if recipe.get("train_images") else ""
         start = ", started from another ensemble" if self.provenance.started_from else ""
-        return f"{recipe['name']} recipe, {self.provenance.epoch} epochs{images}{start}, seed {self.provenance.seed}"
+        changed = " (changed)" if is_changed(self.provenance) else ""
+        return f"{recipe['name']} recipe{changed}, {epochs}{images}{start}, seed {self.provenance.seed}"
 
 
 def load_outside(spec: str, dataset: str) -> Trained:
@@ -80,8 +83,20 @@ def _describe(trained: Trained) -> str:
     return words + ("; without features(images), so not in the map of features" if featureless else "")
 
 
+def is_changed(origin: Provenance) -> bool:
+    """Whether an ensemble was trained with other settings than the recipe of that name has today."""
+    name = origin.recipe.get("name")
+    if name not in RECIPES:
+        return False
+    today = find_recipe(name, origin.dataset).as_dict()
+    return any(today.get(setting) != value for setting, value in origin.recipe.items())
+
+
 def locate(spec: str, dataset: str, network: str, members: int, recipe: str, seed: int) -> Path | None:
-    """Where the trained ensemble is, or None when it has to be trained first."""
+    """Where the trained ensemble is, or None when it has to be trained first.
+
+    A reference ensemble that was trained on less than the recipe says is better than none, and says so in tables.
+    """
     named = parse_defense(spec)
     named.defense.check(members, 10**9)
     folder = default_folder(named, dataset, canonical_network(network), members, find_recipe(recipe, dataset), seed)
@@ -89,7 +104,8 @@ def locate(spec: str, dataset: str, network: str, members: int, recipe: str, see
         path = root / folder.relative_to(ENSEMBLES) / FILE_NAME
         if path.is_file():
             return path
-    return None
+    shortened = f"{dataset}/{glob.escape(folder.name)}-{CHANGED}-*/{FILE_NAME}"
+    return next(iter(sorted(REFERENCE.glob(shortened))), None)
 
 
 def find(spec: str, dataset: str, network: str, members: int, recipe: str, seed: int) -> Trained | None:

@@ -24,6 +24,8 @@ from defenses.recipes import Recipe, find_recipe
 from defenses.training import Progress, TrainingData, train
 
 ENSEMBLES = Path("results/ensembles")
+CHANGED = "changed"
+"""Marks the folder of an ensemble whose recipe had settings changed."""
 
 
 def train_ensemble(
@@ -82,7 +84,7 @@ def default_folder(named: NamedDefense, dataset: str, network: str, members: int
     """Where an ensemble goes when no folder is named."""
     words = [named.label, network, f"k{members}", recipe.name, f"seed{seed}"]
     if recipe != find_recipe(recipe.name, dataset):  # not to be taken for the recipe as it is
-        words.append(f"changed-{hashlib.sha256(json.dumps(recipe.as_dict()).encode()).hexdigest()[:6]}")
+        words.append(f"{CHANGED}-{hashlib.sha256(json.dumps(recipe.as_dict()).encode()).hexdigest()[:6]}")
     return ENSEMBLES / dataset / re.sub(r"[^\w.+=,()-]", "_", "-".join(words))
 
 

@@ -121,7 +121,15 @@ def fast(dataset: str) -> Recipe:
             flip=True,
             resolutions=(0.625, 0.75, 1.0),
         )
-    return Recipe("fast", epochs=3, batch_size=128, learning_rate=5e-3, schedule="one-cycle", adam_beta2=0.99)
+    return Recipe(
+        "fast",
+        epochs=2,
+        batch_size=128,
+        learning_rate=5e-3,
+        schedule="one-cycle",
+        adam_beta2=0.99,
+        resolutions=(0.5, 1.0),
+    )
 
 
 RECIPES = {"paper": paper, "fast": fast}

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from benchmark.attacks import torchattacks_backend
 from benchmark.cli import run
+from benchmark.ensembles import find, locate
+from benchmark.training import train_ensemble
 
 ROOT = Path(__file__).parents[2]
 TABLES = ("table.csv", "table.md", "table.tex")
@@ -385,3 +387,19 @@ def test_a_missing_ensemble_is_trained_first_and_the_time_is_said_before(
     monkeypatch.setattr("benchmark.ensembles.train_ensemble", trained)
     assert run(["run", "demo", "--defense", "adp-2-0", "--attack", "fgsm", "--samples", "5"]) == 130
     assert re.search(r"adp-2-0 is not trained yet: training 3 × mini-resnet on digits, about \d+ ", said[0])
+
+
+def test_a_reference_ensemble_trained_on_less_is_used_and_named_as_that_until_there_is_a_whole_one(here: Path) -> None:
+    shortened = {"epochs": 1, "train_images": 64}
+    asked = ("baseline", "digits", "mini-resnet", 3, "fast", 0)
+    train_ensemble("baseline", "digits", changes=shortened)
+    (folder,) = Path("results/ensembles/digits").iterdir()
+    assert locate(*asked) is None, "one that the user shortened does not stand for the recipe"
+    Path("results/checkpoints").mkdir(parents=True)
+    folder.parent.rename("results/checkpoints/digits")
+    assert run(["run", "demo", "--defense", "baseline", "--attack", "none", "--samples", "5", "--out", "a"]) == 0
+    (training,) = set(_table(here / "a")["training"])
+    assert training == "fast recipe (changed), 1 epoch on 64 images, seed 0"
+    train_ensemble("baseline", "digits")
+    found = find(*asked)
+    assert found is not None and found.training == "fast recipe, 12 epochs, seed 0"
