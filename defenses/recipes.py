@@ -37,7 +37,7 @@ class Recipe:
     flip: bool = False
     """Mirror half of the images."""
     resolutions: tuple[float, ...] = (1.0,)
-    """Scale of the images over training, in equal shares of the epochs."""
+    """Scale of the images over training, in equal shares of the epochs; few epochs leave out the first ones."""
     strategy: Strategy = "simultaneous"
     """Section 3.1: all members on each batch; one after the other; or with one member's graph in memory."""
     freeze_patience: int = 0
@@ -80,8 +80,9 @@ class Recipe:
         return self.learning_rate * max((1 - progress) / (1 - warm_up), 0.0)
 
     def scale_at(self, epoch: int) -> float:
-        """Image scale in ``epoch`` (from 0)."""
-        return self.resolutions[epoch * len(self.resolutions) // self.epochs]
+        """Image scale in ``epoch`` (from 0); counted from the end, so that the last epoch has the last one."""
+        left = self.epochs - 1 - epoch
+        return self.resolutions[-1 - left * len(self.resolutions) // self.epochs]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for metadata."""

@@ -36,7 +36,12 @@ def test_one_cycle_rises_once_to_its_peak_and_falls_to_almost_nothing() -> None:
 def test_image_sizes_get_equal_shares_of_the_epochs() -> None:
     recipe = find_recipe("fast", "digits", epochs=6, resolutions=(0.5, 1.0))
     assert [recipe.scale_at(epoch) for epoch in range(6)] == [0.5, 0.5, 0.5, 1.0, 1.0, 1.0]
-    assert find_recipe("fast", "digits", epochs=1, resolutions=(0.5, 1.0)).scale_at(0) in (0.5, 1.0)
+
+
+@pytest.mark.parametrize("epochs, expected", [(1, [1.0]), (2, [0.75, 1.0]), (4, [0.625, 0.75, 1.0, 1.0])])
+def test_training_ends_on_whole_images_however_few_epochs_there_are(epochs: int, expected: list[float]) -> None:
+    recipe = find_recipe("fast", "cifar10", epochs=epochs)
+    assert [recipe.scale_at(epoch) for epoch in range(epochs)] == expected
 
 
 def test_settings_can_be_changed_and_none_leaves_them() -> None:
