@@ -42,9 +42,10 @@ class Trained:
             return ": ".join(filter(None, ["from outside", self.provenance.recognised]))
         epochs = f"{self.provenance.epoch} epoch{'s' * (self.provenance.epoch != 1)}"
         images = f" on {recipe['train_images']} images" if recipe.get("train_images") else ""
+        precision = f" in {recipe['precision']}" if recipe.get("precision", "float32") != "float32" else ""
         start = ", started from another ensemble" if self.provenance.started_from else ""
         changed = " (changed)" if is_changed(self.provenance) else ""
-        return f"{recipe['name']} recipe{changed}, {epochs}{images}{start}, seed {self.provenance.seed}"
+        return f"{recipe['name']} recipe{changed}, {epochs}{images}{precision}{start}, seed {self.provenance.seed}"
 
 
 def load_outside(spec: str, dataset: str) -> Trained:

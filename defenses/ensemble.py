@@ -30,6 +30,8 @@ class Ensemble(nn.Module):
     std: Tensor
     provenance: Provenance | None = None
     """Where it comes from, when it was loaded from a checkpoint."""
+    precision: torch.dtype = torch.float32
+    """What the members compute in; training may lower it, and their logits are float32 all the same."""
 
     def __init__(self, members: Sequence[nn.Module], mean: Tensor | float = 0.0, std: Tensor | float = 1.0) -> None:
         super().__init__()
@@ -49,7 +51,14 @@ class Ensemble(nn.Module):
     def member_logits(self, images: Tensor) -> Tensor:
         """Logits of every member, (K, N, L)."""
         inputs = self.normalise(images)
-        return torch.stack([member(inputs) for member in self.members])
+        return torch.stack([self.logits_of(member, inputs) for member in self.members])
+
+    def logits_of(self, member: nn.Module, inputs: Tensor) -> Tensor:
+        """Logits of one member, (N, L), from normalised images."""
+        if self.precision == torch.float32:
+            return cast(Tensor, member(inputs))
+        with torch.autocast(inputs.device.type, self.precision):
+            return cast(Tensor, member(inputs).float())
 
     def member_features(self, images: Tensor) -> Tensor:
         """Pooled features of every member, (K, N, D)."""
@@ -65,7 +74,9 @@ class Ensemble(nn.Module):
 
     def member(self, index: int) -> Ensemble:
         """Member ``index`` as an ensemble of one; weights are shared."""
-        return Ensemble([self.members[index]], self.mean, self.std)
+        alone = Ensemble([self.members[index]], self.mean, self.std)
+        alone.precision = self.precision
+        return alone
 
 
 def has_features(member: nn.Module) -> bool:

@@ -13,6 +13,7 @@ from defenses.registry import did_you_mean
 Schedule = Literal["one-cycle", "steps"]
 Strategy = Literal["simultaneous", "independent", "sequential"]
 Selection = Literal["last", "validation", "test-accuracy"]
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Recipe:
     """Images held out of the training set, seeded."""
     train_images: int = 0
     """Train on the first so many images only; 0 takes all."""
+    precision: Precision = "float32"
+    """What the members compute in while they are trained; weights, objective and optimiser stay float32."""
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -61,7 +64,12 @@ class Recipe:
         ):
             if getattr(self, name) < low:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be at least {low}")
-        for name, choice in (("schedule", Schedule), ("strategy", Strategy), ("select", Selection)):
+        for name, choice in (
+            ("schedule", Schedule),
+            ("strategy", Strategy),
+            ("select", Selection),
+            ("precision", Precision),
+        ):
             if getattr(self, name) not in get_args(choice):
                 value = getattr(self, name)
                 raise BadInput(f"unknown {name} {value!r}; {did_you_mean(str(value), get_args(choice))}")
@@ -87,6 +95,10 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for metadata."""
         return {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(self).items()}
+
+
+OLDER_RECIPES = {"precision": "float32"}
+"""What recipes did not say before they had a setting for it."""
 
 
 def paper(dataset: str) -> Recipe:

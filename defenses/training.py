@@ -34,7 +34,8 @@ from defenses.files import writable_folder, write_bytes, write_text
 from defenses.images import LabelledImages
 from defenses.networks import canonical_network
 from defenses.objectives import Defense, Place, Result, cross_entropy, total
-from defenses.recipes import Recipe
+from defenses.precision import require_bfloat16
+from defenses.recipes import OLDER_RECIPES, Recipe
 from defenses.subnormals import subnormals_as_zero
 
 STATE_NAME = "training.pt"
@@ -118,7 +119,7 @@ def train(
     files and reports.
     """
     named.defense.check(members, data.classes)
-    _check_strategy(named, recipe)
+    _check_recipe(named, recipe)
     shape = tuple(data.train.pixels.shape[1:])
     asked = Provenance(
         defense=named.text,
@@ -144,6 +145,8 @@ def train(
         ensemble = load_checkpoint(start_from, **needed)
     else:
         ensemble = build_ensemble(network, members, asked.shape, data.classes, train_set.mean_image(), seed)
+    if recipe.precision == "bfloat16":
+        require_bfloat16(torch.device(device))
     if rank() == 0:
         writable_folder(out)  # only now: a request that is refused leaves no folder behind
     ensemble = ensemble.to(device)
@@ -256,6 +259,7 @@ class _Run:
         generator = torch.Generator().manual_seed(_epoch_seed(self.seed, self.epoch))
         full_mean, scale = self.ensemble.mean, self.recipe.scale_at(epoch)
         self.ensemble.mean = resize(full_mean, scale)
+        self.ensemble.precision = getattr(torch, self.recipe.precision)
         trained = self.ensemble if self.runs == 1 else self.ensemble.member(run)
         self._set_modes(trained)
         defense = self.defense.at(Place(epoch, self.recipe.epochs, self.warm), trained, generator)
@@ -273,7 +277,7 @@ class _Run:
                 f"Try a lower learning rate than {self.recipe.learning_rate:g}"
             ) from error
         finally:
-            self.ensemble.mean = full_mean
+            self.ensemble.mean, self.ensemble.precision = full_mean, torch.float32
         return totals
 
     def _step(
@@ -418,7 +422,7 @@ def sequential_step(
     optimiser.zero_grad()
     inputs = ensemble.normalise(images)
     for member, own in zip(ensemble.members, gradient, strict=True):
-        output = member(inputs)
+        output = ensemble.logits_of(member, inputs)
         if output.requires_grad:
             output.backward(own)
     optimiser.step()
@@ -437,17 +441,19 @@ def score(ensemble: Ensemble, data: LabelledImages) -> dict[str, Any]:
     }
 
 
-def _check_strategy(named: NamedDefense, recipe: Recipe) -> None:
+def _check_recipe(named: NamedDefense, recipe: Recipe) -> None:
     if recipe.strategy == "independent" and not named.defense.separable:
         raise BadInput(
             f"{named.label} couples the members, so they cannot be trained independently; "
             "use the simultaneous or the sequential strategy"
         )
     inner = getattr(named.defense, "inner", named.defense)
-    if recipe.strategy == "sequential" and (
-        type(inner).forward is not Defense.forward or type(inner).step is not Defense.step
-    ):
+    if type(inner).forward is Defense.forward and type(inner).step is Defense.step:
+        return
+    if recipe.strategy == "sequential":
         raise BadInput(f"{named.label} owns its forward pass, so it cannot be trained sequentially; use simultaneous")
+    if recipe.precision != "float32":
+        raise BadInput(f"{named.label} owns its forward pass, so it is trained in float32, not in {recipe.precision}")
 
 
 def _require_same(asked: Provenance, found: dict[str, Any], path: Path) -> None:
@@ -455,6 +461,8 @@ def _require_same(asked: Provenance, found: dict[str, Any], path: Path) -> None:
     result_fields = {"scores", "versions", "weights_sha256", "epoch", "format", "written", "recognised"}
     for name, value in json.loads(json.dumps(asdict(asked))).items():
         there = json.loads(json.dumps(found.get(name)))
+        if name == "recipe" and isinstance(there, dict):
+            there = {**OLDER_RECIPES, **there}
         if name not in result_fields and there != value:
             if isinstance(value, dict) and isinstance(there, dict):
                 key = next(key for key in {**value, **there} if value.get(key) != there.get(key))

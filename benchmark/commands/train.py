@@ -24,6 +24,9 @@ def train(
     batch_size: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Instead of the recipe's.")] = None,
     train_images: Annotated[int | None, typer.Option(help="Train on the first so many images only.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32, or bfloat16 where the processor is faster in it.")
+    ] = None,
     strategy: Annotated[str | None, typer.Option(help="simultaneous, independent or sequential (section 3.1).")] = None,
     freeze_patience: Annotated[
         int | None, typer.Option(help="Freeze a member that has not improved for so many epochs (Algorithm 1).")
@@ -45,6 +48,7 @@ def train(
         "batch_size": batch_size,
         "learning_rate": learning_rate,
         "train_images": train_images,
+        "precision": precision,
         "strategy": strategy,
         "freeze_patience": freeze_patience,
         "validation": validation,

@@ -38,7 +38,7 @@ def test_image_sizes_get_equal_shares_of_the_epochs() -> None:
     assert [recipe.scale_at(epoch) for epoch in range(6)] == [0.5, 0.5, 0.5, 1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("epochs, expected", [(1, [1.0]), (2, [0.75, 1.0]), (4, [0.625, 0.75, 1.0, 1.0])])
+@pytest.mark.parametrize(("epochs", "expected"), [(1, [1.0]), (2, [0.75, 1.0]), (4, [0.625, 0.75, 1.0, 1.0])])
 def test_training_ends_on_whole_images_however_few_epochs_there_are(epochs: int, expected: list[float]) -> None:
     recipe = find_recipe("fast", "cifar10", epochs=epochs)
     assert [recipe.scale_at(epoch) for epoch in range(epochs)] == expected

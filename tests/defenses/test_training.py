@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import json
 import os
 import resource
 import signal
@@ -18,12 +19,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from defenses import precision
 from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import load_checkpoint, read_provenance
 from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput, RunFailed
 from defenses.images import LabelledImages
 from defenses.objectives import Baseline, Defense, Terms, cross_entropy
+from defenses.precision import require_bfloat16
 from defenses.recipes import Recipe
 from defenses.training import HISTORY_NAME, STATE_NAME, TrainingData, score, sequential_step, train
 
@@ -177,6 +180,82 @@ def test_a_refused_request_leaves_no_folder(tmp_path: Path, members: int) -> Non
     with pytest.raises(BadInput, match="cannot have linearly independent"):
         _train(tmp_path / "new", "adp-2-0.5", members=10)
     assert not (tmp_path / "new").exists()
+
+
+# --- in bfloat16 ---
+
+
+@pytest.fixture
+def bfloat16() -> str:
+    try:
+        require_bfloat16(torch.device("cpu"))
+    except BadInput as error:
+        pytest.skip(str(error))
+    return "bfloat16"
+
+
+def test_bfloat16_changes_the_members_arithmetic_and_little_else(tmp_path: Path, bfloat16: str) -> None:
+    seen: set[torch.dtype] = set()
+    recipe = replace(RECIPE, epochs=6, precision=bfloat16)  # type: ignore[arg-type]
+
+    @dataclass(frozen=True)
+    class Watching(Baseline):
+        def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+            seen.add(logits.dtype)
+            return super().objective(logits, labels)
+
+    watching = replace(parse_defense("baseline"), defense=Watching())
+    low = load_checkpoint(_train(tmp_path / "low", watching, recipe))
+    high = load_checkpoint(_train(tmp_path / "high", recipe=replace(recipe, precision="float32")))
+    assert seen == {torch.float32}, "objectives are computed in full precision"
+    assert {tensor.dtype for tensor in low.state_dict().values()} <= {torch.float32, torch.int64}
+    images = patterns().test.images(slice(0, 8))
+    assert not torch.equal(low.member_logits(images), high.member_logits(images))
+    assert low.precision == torch.float32
+    histories = [list(csv.DictReader((tmp_path / name / HISTORY_NAME).open())) for name in ("low", "high")]
+    losses = [[float(row["ece"]) for row in history] for history in histories]
+    assert losses[0] == pytest.approx(losses[1], rel=0.01) and losses[0][-1] < 0.95 * losses[0][0]
+
+
+@pytest.mark.parametrize("strategy", ["independent", "sequential"])
+def test_bfloat16_reaches_the_members_in_every_strategy(tmp_path: Path, bfloat16: str, strategy: str) -> None:
+    inside: set[torch.dtype] = set()
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: inside.add(output.dtype) if isinstance(module, torch.nn.Conv2d) else None
+    )
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _train(tmp_path, recipe=replace(RECIPE, precision=bfloat16, strategy=strategy), on_epoch=_interrupt)  # type: ignore[arg-type]
+    finally:
+        hook.remove()
+    assert inside == {torch.bfloat16}
+
+
+def _interrupt(row: dict[str, Any]) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_processor_without_bfloat16_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "PROBE", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    with pytest.raises(BadInput, match="bfloat16 does not work on this cpu; use --precision float32"):
+        _train(tmp_path / "new", recipe=replace(RECIPE, precision="bfloat16"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_defense_with_its_own_forward_pass_is_not_trained_in_bfloat16(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="gal owns its forward pass, so it is trained in float32"):
+        _train(tmp_path / "new", "gal", replace(RECIPE, precision="bfloat16"))
+
+
+def test_a_training_begun_before_there_were_precisions_goes_on(tmp_path: Path) -> None:
+    _train_until(tmp_path, epoch=1)
+    state = torch.load(tmp_path / STATE_NAME, weights_only=True)
+    asked = json.loads(state["asked"])
+    del asked["recipe"]["precision"]
+    torch.save({**state, "asked": json.dumps(asked)}, tmp_path / STATE_NAME)
+    with pytest.raises(BadInput, match="precision 'float32', not 'bfloat16'"):
+        _train(tmp_path, recipe=replace(RECIPE, precision="bfloat16"))
+    assert read_provenance(_train(tmp_path)).epoch == RECIPE.epochs
 
 
 # --- killed and resumed ---
