@@ -222,7 +222,7 @@ def test_jsma_lowers_at_most_gamma_of_the_scalars_by_multiples_of_eps(
     attacked = AttackedModel(_random_linear(shape))
     named = parse_attack(spec)
     found = named.backend()(attacked, images.clone(), torch.tensor([3, 4]), named.attack)
-    assert attacked.backwards == 2 * most, "one gradient per step"
+    assert attacked.backwards < 2 * most, "an image whose best scalar is at 0 is finished"
     change = (images - found).flatten(1).double()
     assert (change >= 0).all() and found.min() >= 0
     assert 0 < (change > 0).sum(1).max() <= most

@@ -16,7 +16,7 @@ from benchmark.store import Store
 
 pytestmark = pytest.mark.usefixtures("here")
 
-EXACT = ["fgsm", "bim(eps=0.1)", "pgd(eps=0.1,steps=4)", "mim(eps=0.1)", "jsma(gamma=0.3,eps=0.2)"]
+EXACT = ["fgsm", "bim(eps=0.1)", "pgd(eps=0.1,steps=4)", "mim(eps=0.1)"]
 EXACT += ["cw(c=1,steps=20,abort_early=false)", "ead(c=1,steps=20)"]
 
 

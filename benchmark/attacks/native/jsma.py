@@ -13,17 +13,20 @@ def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tens
 
     Probabilities sum to one, so ∂p_y/∂x_i > 0 implies that the other classes' sum falls with x_i: the saliency
     map of the paper is then (∂p_y/∂x_i)², largest where ∂p_y/∂x_i is. All images of a batch move together, one
-    gradient per step. A scalar may be taken again; one that is at 0 already stays there. As in the authors' code,
-    a scalar at 1 is never taken.
+    gradient per step. A scalar may be taken again; one that is at 0 already stays there, and with it the image, which
+    is finished. As in the authors' code, a scalar at 1 is never taken.
     """
     adversarial = images.clone(memory_format=torch.contiguous_format)  # flatten below must be a view
-    rows = torch.arange(len(images), device=images.device)
+    left = torch.arange(len(images), device=images.device)
     for _ in range(attack.gradients(images[0].numel(), classes=0)):
-        adversarial.requires_grad_()
-        probability = torch.softmax(model(adversarial), dim=-1).gather(-1, labels[:, None])
-        (gradient,) = torch.autograd.grad(probability.sum(), adversarial)
-        adversarial = adversarial.detach()
+        point = adversarial[left].requires_grad_()
+        probability = torch.softmax(model(point), dim=-1).gather(-1, labels[left, None])
+        (gradient,) = torch.autograd.grad(probability.sum(), point)
         flat = adversarial.flatten(1)
-        chosen = gradient.flatten(1).masked_fill(flat >= 1, -torch.inf).argmax(1)
-        flat[rows, chosen] = (flat[rows, chosen] - attack.eps).clamp_min(0.0)
+        chosen = gradient.flatten(1).masked_fill(flat[left] >= 1, -torch.inf).argmax(1)
+        before = flat[left, chosen]
+        flat[left, chosen] = (before - attack.eps).clamp_min(0.0)
+        left = left[before > 0]  # the next step would choose the same scalar, and so on to the end
+        if not len(left):
+            break
     return adversarial
