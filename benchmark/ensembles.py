@@ -6,6 +6,7 @@ import glob
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -37,15 +38,28 @@ class Trained:
     @property
     def training(self) -> str:
         """How it was trained, in words."""
-        recipe = self.provenance.recipe
-        if not recipe:
-            return ": ".join(filter(None, ["from outside", self.provenance.recognised]))
-        epochs = f"{self.provenance.epoch} epoch{'s' * (self.provenance.epoch != 1)}"
-        images = f" on {recipe['train_images']} images" if recipe.get("train_images") else ""
-        precision = f" in {recipe['precision']}" if recipe.get("precision", "float32") != "float32" else ""
-        start = ", started from another ensemble" if self.provenance.started_from else ""
-        changed = " (changed)" if is_changed(self.provenance) else ""
-        return f"{recipe['name']} recipe{changed}, {epochs}{images}{precision}{start}, seed {self.provenance.seed}"
+        return describe_training(self.provenance)
+
+
+def describe_training(origin: Provenance) -> str:
+    """How an ensemble was trained, in words: the recipe, and every setting that is not the recipe's."""
+    recipe = origin.recipe
+    if not recipe:
+        return ": ".join(filter(None, ["from outside", origin.recognised]))
+    words = f"{recipe['name']} recipe, {origin.epoch} epoch{'s' * (origin.epoch != 1)}"
+    words += f" on {recipe['train_images']} images" * bool(recipe.get("train_images"))
+    return ", ".join([words, *others_of(origin), f"seed {origin.seed}"])
+
+
+def others_of(origin: Provenance) -> list[str]:
+    """What else is not the recipe's, beside epochs and images."""
+    changed = changed_settings(origin)
+    others = [f"{name.replace('_', ' ')} {value}" for name, value in changed.items() if name not in SAID]
+    return others + ["started from another ensemble"] * bool(origin.started_from)
+
+
+SAID = ("epochs", "train_images")
+"""Settings that `describe_training` has words of its own for."""
 
 
 def load_outside(spec: str, dataset: str) -> Trained:
@@ -84,13 +98,13 @@ def _describe(trained: Trained) -> str:
     return words + ("; without features(images), so not in the map of features" if featureless else "")
 
 
-def is_changed(origin: Provenance) -> bool:
-    """Whether an ensemble was trained with other settings than the recipe of that name has today."""
+def changed_settings(origin: Provenance) -> dict[str, Any]:
+    """Settings an ensemble was trained with that the recipe of that name does not have today."""
     name = origin.recipe.get("name")
     if name not in RECIPES:
-        return False
+        return {}
     today = find_recipe(name, origin.dataset).as_dict()
-    return any(today.get(setting) != value for setting, value in origin.recipe.items())
+    return {setting: value for setting, value in origin.recipe.items() if today.get(setting) != value}
 
 
 def locate(spec: str, dataset: str, network: str, members: int, recipe: str, seed: int) -> Path | None:

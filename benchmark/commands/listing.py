@@ -73,7 +73,7 @@ def _presets() -> list[Row]:
 
 def _checkpoints() -> list[Row]:
     """Trained ensembles in this folder's results: those that come with the project, then those trained here."""
-    from benchmark.ensembles import REFERENCE, is_changed
+    from benchmark.ensembles import REFERENCE, others_of
     from benchmark.training import ENSEMBLES
     from defenses.checkpoints import FILE_NAME, read_provenance
 
@@ -88,9 +88,10 @@ def _checkpoints() -> list[Row]:
                     "dataset": origin.dataset,
                     "defense": origin.defense,
                     "network": f"{origin.members} × {origin.network}",
-                    "recipe": recipe.get("name", "") + ", changed" * is_changed(origin),
+                    "recipe": recipe.get("name", ""),
                     "epochs": origin.epoch,
                     "images": recipe.get("train_images") or "all",
+                    "otherwise": ", ".join(others_of(origin)),
                     "accuracy": "" if accuracy is None else f"{100 * accuracy:.2f} %",
                     "seed": origin.seed,
                     "date": origin.written,

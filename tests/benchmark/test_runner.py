@@ -390,7 +390,7 @@ def test_a_missing_ensemble_is_trained_first_and_the_time_is_said_before(
 
 
 def test_a_reference_ensemble_trained_on_less_is_used_and_named_as_that_until_there_is_a_whole_one(here: Path) -> None:
-    shortened = {"epochs": 1, "train_images": 64}
+    shortened = {"epochs": 1, "train_images": 64, "batch_size": 32}
     asked = ("baseline", "digits", "mini-resnet", 3, "fast", 0)
     train_ensemble("baseline", "digits", changes=shortened)
     (folder,) = Path("results/ensembles/digits").iterdir()
@@ -399,7 +399,7 @@ def test_a_reference_ensemble_trained_on_less_is_used_and_named_as_that_until_th
     folder.parent.rename("results/checkpoints/digits")
     assert run(["run", "demo", "--defense", "baseline", "--attack", "none", "--samples", "5", "--out", "a"]) == 0
     (training,) = set(_table(here / "a")["training"])
-    assert training == "fast recipe (changed), 1 epoch on 64 images, seed 0"
+    assert training == "fast recipe, 1 epoch on 64 images, batch size 32, seed 0"
     train_ensemble("baseline", "digits")
     found = find(*asked)
     assert found is not None and found.training == "fast recipe, 12 epochs, seed 0"
