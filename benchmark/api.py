@@ -16,11 +16,11 @@ from benchmark.attacks import NamedAttack, parse_attack
 from benchmark.cells import Cell
 from benchmark.devices import find_device
 from benchmark.diagnostics import diagnose
-from benchmark.evaluation import check_tier
 from benchmark.evaluations import Subject, find_evaluation
 from benchmark.models import check_model, outputs, prepared
 from benchmark.planning import attack_cell, strong_cell
 from benchmark.reports.tables import COLUMNS, summarise
+from benchmark.tiers import check_tier
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmark.attacks import ATTACKS
@@ -85,7 +85,15 @@ class Cell:
             "evaluation",
         )
         others = ("seed", "batch_size", "device", *(["acceleration"] if self.acceleration != "folded" else []))
-        return {name: getattr(self, name) for name in (*names, *others)} | {"protocol": PROTOCOL}
+        shared = {"images": "of tier paper"} if self.paper_twin else {}
+        return {name: getattr(self, name) for name in (*names, *others)} | shared | {"protocol": PROTOCOL}
+
+    @property
+    def paper_twin(self) -> Cell | None:
+        """For a cell of tier strict whose attack is the same in tier paper, the cell there: it has the same images."""
+        known = self.attack in ATTACKS.targets() and ATTACKS.get(self.attack).same_in_tiers
+        shared = known and (self.tier, self.evaluation) == ("strict", "whitebox")
+        return replace(self, tier="paper") if shared else None
 
     @property
     def asked_settings(self) -> dict[str, Any]:

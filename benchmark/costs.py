@@ -6,6 +6,7 @@ Counts are upper bounds: an attack that stops early, or leaves fooled images alo
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from benchmark.attacks import parse_attack
 from benchmark.attacks.definitions import FORWARD
@@ -34,6 +35,11 @@ def gradients(cell: Cell) -> float:
     )
 
 
-def work(cell: Cell) -> float:
-    """The whole cell in gradients of one image, with what the harness does beside the attack."""
+def work(cell: Cell, beside: Collection[Cell] = ()) -> float:
+    """The whole cell in gradients of one image, with what the harness does beside the attack.
+
+    A cell that takes its images from one ``beside`` it costs nothing.
+    """
+    if cell.paper_twin in beside:
+        return 0.0
     return cell.samples * (FORWARD if cell.attack == "none" else gradients(cell) + CHECKS)

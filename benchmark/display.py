@@ -36,6 +36,8 @@ class RunDisplay:
         self.bars = Progress(*columns, TextColumn("{task.fields[left]}"), console=self.console, transient=True)
         self.open: dict[str, _Open] = {}
         self.total = self.number = 0
+        self.costs: dict[str, float] = {}
+        """Of the cells that `start` was told of, by their keys."""
         self.cost_left = self.cost_done = 0.0
         self.place = ""
         self.began = self.last_line = time.monotonic()
@@ -43,10 +45,12 @@ class RunDisplay:
     def say(self, line: str) -> None:
         self.console.print(line, soft_wrap=True, markup=False)
 
-    def start(self, open_cells: list[Cell], total: int) -> None:
-        self.total = total
+    def start(self, open_cells: list[Cell], cells: list[Cell]) -> None:
+        total = self.total = len(cells)
         self.number = total - len(open_cells)
-        self.cost_left = sum(map(_cost, open_cells))
+        # what a cell costs beside others, whose ensembles may be of another size
+        self.costs = {cell.key: work(cell, cells) * cell.members for cell in open_cells}
+        self.cost_left = sum(self.costs.values())
         self.began = time.monotonic()
         if self.number:
             self.say(f"{self.number} of {total} cells are done already")
@@ -63,7 +67,7 @@ class RunDisplay:
 
     def advance(self, cell: Cell, rows: int) -> None:
         under_way = self.open[cell.key]
-        under_way.share = _cost(cell) * rows / cell.samples
+        under_way.share = self.costs.get(cell.key, 0.0) * rows / cell.samples
         self.bars.update(under_way.bar, completed=rows, left=self.time_left())
         if not self.console.is_terminal and time.monotonic() - self.last_line > 30:
             self.last_line = time.monotonic()
@@ -112,15 +116,10 @@ class RunDisplay:
     def _close(self, cell: Cell) -> tuple[str, float]:
         """The place of a cell that ended, and the seconds since it began."""
         place, closed = self._place(cell), self.open.pop(cell.key)
-        self.cost_done += _cost(cell)
-        self.cost_left -= _cost(cell)
+        self.cost_done += self.costs.get(cell.key, 0.0)
+        self.cost_left -= self.costs.get(cell.key, 0.0)
         self.bars.remove_task(closed.bar)
         return place, time.monotonic() - closed.began
 
     def _place(self, cell: Cell) -> str:
         return f"[{self.open[cell.key].number}/{self.total}] {cell.title}"
-
-
-def _cost(cell: Cell) -> float:
-    """What a cell costs beside others, whose ensembles may be of another size."""
-    return work(cell) * cell.members

@@ -17,30 +17,12 @@ from torch import Tensor, nn
 from benchmark.attacks import NamedAttack
 from benchmark.attacks.native.losses import margin
 from benchmark.models import AttackedModel, Output, number_from
+from benchmark.tiers import FLAGS, JUDGED, NORMS, as_strict
 from benchmark.verification import norms, verify
 from defenses.ensemble import Ensemble
-from defenses.errors import BadInput
-from defenses.registry import did_you_mean
 
-TIERS = {
-    "paper": "the paper's attacks with the paper's quirks: predicted labels, probabilities as logits, all images",
-    "strict": "the same attacks with true labels and correct outputs; an image that is wrong already counts as wrong",
-    "strong": "the worst case over a suite of strong attacks at each eps of the preset, image by image",
-}
-
-
-FLAGS = ("unmoved", "not_finite", "out_of_box", "out_of_ball", "zero_gradient")
-JUDGED = ("unstable", "wrong_way")
-NORMS = ("linf", "l2", "l1", "l0")
 LOOKED_AT_TWICE = 4
 """Images of a batch that the model judges twice: an output that is drawn at random differs on every one."""
-
-
-def check_tier(tier: str) -> str:
-    """The tier, if there is one of that name."""
-    if tier not in TIERS:
-        raise BadInput(f"unknown tier {tier!r}; {did_you_mean(tier, TIERS)}")
-    return tier
 
 
 def attack_batch(
@@ -65,6 +47,11 @@ def attack_batch(
     every adversarial image that fools the model, in full precision.
     """
     attack = named.attack
+    if tier == "strict" and attack.same_in_tiers:
+        paper = attack_batch(
+            model, named, "paper", images, labels, clean_output, first, seed, classes, fast, keep, keep_successes
+        )
+        return as_strict(paper)
     count = len(labels)
     clean_prediction = clean_output.argmax(-1)
     correct = clean_prediction == labels.cpu()

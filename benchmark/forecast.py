@@ -69,9 +69,10 @@ def forecast(request: Request) -> str:
                 continue
             if place not in speeds:
                 speeds[place] = gradients_per_second(part.trained.ensemble, part.grid, device, request.acceleration)
-            total += work(cell)
-            seconds += work(cell) / speeds[place]
-            each, whole = gradients(cell), work(cell)
+            whole = work(cell, part.cells)
+            each = gradients(cell) if whole else 0
+            total += whole
+            seconds += whole / speeds[place]
             seed = f"seed {cell.seed}" if len(request.seeds) > 1 else ""
             time_needed = clock(whole / speeds[place])
             rows.append(

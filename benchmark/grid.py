@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.attacks import NamedAttack, parse_attack
-from benchmark.evaluation import check_tier
+from benchmark.tiers import check_tier
 from defenses.errors import BadInput
 from defenses.registry import did_you_mean
 

@@ -13,10 +13,10 @@ from benchmark.attacks import NamedAttack, library_version
 from benchmark.cells import Cell
 from benchmark.datasets.catalogue import DATASETS
 from benchmark.ensembles import Trained
-from benchmark.evaluation import TIERS
 from benchmark.evaluations import EVALUATIONS, strong
 from benchmark.grid import Grid, PlannedAttack, Preset, Section, sections, strong_radii
 from benchmark.published import published_accuracy
+from benchmark.tiers import TIERS
 from defenses import specs
 from defenses.catalogue import parse_defense
 from defenses.outside import is_checkpoint

@@ -58,7 +58,7 @@ def run(request: Request, display: RunDisplay, executor: Executor | None = None)
     cells = [cell for part in work for cell in part.cells]
     _write_manifest(store, request, cells)
     open_cells = [cell for cell in cells if not store.has(cell, request.keep_images)]
-    display.start(open_cells, len(cells))
+    display.start(open_cells, cells)
     for line in (*request.remarks, *left_out(request)):
         display.say(line)
     for cell in filter(store.has, cells):

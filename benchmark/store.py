@@ -18,6 +18,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from benchmark.cells import Cell, cell_from
+from benchmark.tiers import as_strict
 from defenses.errors import BadInput
 from defenses.files import writable_folder, write_bytes, write_text, write_with
 
@@ -165,7 +166,8 @@ class Store:
         self._write(folder / f"{first:06d}-{first + len(records):06d}.parquet", cell, records)
 
     def batches(self, cell: Cell, images: bool = False) -> dict[tuple[int, int], pd.DataFrame]:
-        """Finished batches by (first row, end row): from unfinished work, and from smaller or larger sample sets.
+        """Finished batches by (first row, end row): from unfinished work, from smaller or larger sample sets, and from
+        the tier that has the same adversarial images.
 
         With ``images``, only those that hold their adversarial images.
         """
@@ -181,6 +183,9 @@ class Store:
             for first in range(0, other.samples, cell.batch_size):
                 end = min(first + cell.batch_size, other.samples)
                 found[first, end] = records.iloc[first:end]
+        if cell.paper_twin:
+            shared = {rows: as_strict(records) for rows, records in self.batches(cell.paper_twin).items()}
+            found = {**shared, **found}
         return found
 
     def _relatives(self, cell: Cell) -> list[Cell]:

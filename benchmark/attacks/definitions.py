@@ -29,6 +29,9 @@ class Attack:
     paper_labels: ClassVar[Literal["predicted", "true"]] = "predicted"
     """The labels the authors' attack started from (tier ``paper``)."""
 
+    same_in_tiers: ClassVar[bool] = False
+    """True when tier ``strict`` takes the images that tier ``paper`` makes: what the attack is handed is the same for
+    every image that was right, and the others, which count as wrong, stay in the batch."""
     keeps_survivors: ClassVar[bool] = False
     """True when images that it could not fool come back as they were: those that did not move prove nothing then."""
     query_only: ClassVar[bool] = False
@@ -159,6 +162,7 @@ class CW(Attack):
         "torchattacks": "takes any image that is misclassified, whatever kappa; pixels at 0 or 1 cannot move",
         "art": "searches the length of every step",
     }
+    same_in_tiers: ClassVar[bool] = True
 
     c: float
     kappa: float = 0.1
@@ -178,6 +182,7 @@ class EAD(Attack):
 
     backends: ClassVar[dict[str, str]] = _backends("ead", "foolbox", "torchattacks", "art")
     notes: ClassVar[dict[str, str]] = {"torchattacks": "overwrites the image that it measures distances from"}
+    same_in_tiers: ClassVar[bool] = True
 
     c: float
     beta: float = 0.01
@@ -203,6 +208,7 @@ class JSMA(Attack):
         ("torchattacks", "art"), "not the same attack: raises two scalars at a time, towards the next class"
     )
     paper_labels: ClassVar[Literal["predicted", "true"]] = "true"
+    same_in_tiers: ClassVar[bool] = True
 
     gamma: float
     eps: float = 0.1

@@ -7,8 +7,9 @@ import pandas as pd
 
 from benchmark.attacks import NamedAttack
 from benchmark.cells import Cell
-from benchmark.evaluation import FLAGS, cost_columns
+from benchmark.evaluation import cost_columns
 from benchmark.evaluations import Subject
+from benchmark.tiers import FLAGS
 
 
 def batch(subject: Subject, cell: Cell, attack: NamedAttack | None, first: int, end: int) -> pd.DataFrame:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from benchmark.attacks import NamedAttack
 from benchmark.cells import Cell
-from benchmark.evaluation import FLAGS, cost_columns, craft
+from benchmark.evaluation import cost_columns, craft
 from benchmark.evaluations import Subject
+from benchmark.tiers import FLAGS
 from defenses.diversity import ensemble_entropy, log_ensemble_diversity, log_mean_probability
 
 SCORES = {

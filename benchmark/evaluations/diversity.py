@@ -8,8 +8,9 @@ import torch
 
 from benchmark.attacks import NamedAttack
 from benchmark.cells import Cell
-from benchmark.evaluation import FLAGS, cost_columns
+from benchmark.evaluation import cost_columns
 from benchmark.evaluations import Subject
+from benchmark.tiers import FLAGS
 from defenses.diversity import log_ensemble_diversity
 from defenses.ensemble import has_features
 

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from benchmark.attacks import NamedAttack, library_version, parse_attack
 from benchmark.cells import Cell
-from benchmark.evaluation import FLAGS, NORMS, Crafted, add_successes, craft
+from benchmark.evaluation import Crafted, add_successes, craft
 from benchmark.evaluations import Subject
 from benchmark.models import predict
+from benchmark.tiers import FLAGS, NORMS
 from defenses.ensemble import Ensemble
 from defenses.specs import value_text
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.attacks import parse_attack
-from benchmark.evaluation import attack_batch, check_tier, seeded, wrong_labels
+from benchmark.evaluation import attack_batch, seeded, wrong_labels
 from benchmark.models import outputs, prepared
+from benchmark.tiers import check_tier
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
 
@@ -87,7 +88,7 @@ def test_nothing_right_costs_nothing() -> None:
         *((f"{name}@torchattacks(eps=0.1)", "paper", True, True) for name in ("fgsm", "bim", "pgd", "mim")),
         *((f"{name}@torchattacks(c=1)", "paper", False, True) for name in ("cw", "ead")),
         *((f"{name}@torchattacks(eps=0.1)", "strict", False, False) for name in ("fgsm", "bim", "pgd", "mim")),
-        *((f"{name}@torchattacks(c=1)", "strict", False, False) for name in ("cw", "ead")),
+        *((f"{name}@torchattacks(c=1)", "strict", False, True) for name in ("cw", "ead")),
         ("jsma@torchattacks(gamma=0.5)", "paper", False, False),
         ("jsma@torchattacks(gamma=0.5)", "strict", False, False),
     ],
@@ -105,14 +106,30 @@ def test_an_attack_gets_the_outputs_and_labels_of_its_tier(
 
     monkeypatch.setattr(torchattacks_backend, spec.partition("@")[0], spy)
     labels = torch.tensor([1, 1, 1, 1])
-    _run(_two_classes(4.0), spec, tier, PIXELS, labels, classes=2)
+    found = _run(_two_classes(4.0), spec, tier, PIXELS, labels, classes=2)
+    assert found["attacked"].tolist() == [tier == "paper", True, tier == "paper", True]
     output, given = seen
     if probabilities:
         assert torch.allclose(output.sum(-1), torch.ones(len(output)))
     else:
         assert (output.amin(-1) == 0).all() and not torch.allclose(output.sum(-1), torch.ones(len(output)))
-    expected = {"paper": [0, 1, 0, 1] if predicted else [1, 1, 1, 1], "strict": [1, 1]}[tier]
-    assert given.tolist() == expected
+    whole = [0, 1, 0, 1] if predicted else [1, 1, 1, 1]
+    shared = parse_attack(spec).attack.same_in_tiers  # the wrong ones stay in the batch, and do not count
+    assert given.tolist() == (whole if tier == "paper" or shared else [1, 1])
+
+
+@pytest.mark.parametrize("spec", ["cw(c=5,steps=40)", "ead(c=5,steps=40)", "jsma(gamma=0.1,eps=0.2)"])
+def test_an_attack_that_is_the_same_in_both_tiers_makes_the_same_images_of_what_was_right(
+    spec: str, ensemble: Ensemble, digits: Digits
+) -> None:
+    images, labels = digits[0][FORTY], digits[1][FORTY].clone()
+    labels[:5] = (labels[:5] + 1) % 10  # five images are wrong to begin with, at least
+    paper, strict = (_run(ensemble, spec, tier, images, labels) for tier in ("paper", "strict"))
+    right = paper["clean_prediction"] == paper["label"]
+    same = [name for name in paper if name != "seconds" and not name.startswith(("image_", "shape", "members"))]
+    pd.testing.assert_frame_equal(paper.loc[right, same], strict.loc[right, same])
+    assert not strict.loc[~right, ["attacked", "correct", "unmoved", "l2"]].to_numpy().any() and (~right).sum() >= 5
+    assert 0 < strict["correct"].sum() < right.sum()
 
 
 def test_jsma_only_ever_lowers() -> None:

@@ -49,6 +49,16 @@ def test_a_plan_lists_the_cells_that_the_run_then_has(
     assert sorted((path, path.stat().st_mtime_ns) for path in here.rglob("*")) == before
 
 
+def test_a_plan_counts_an_attack_once_that_is_the_same_in_both_tiers(
+    demo: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = [*demo, "--attack", "ead(c=1,steps=20)", "--plan"]
+    assert run([*command, "--tier", "paper", "--tier", "strict"]) == 0
+    assert re.search(r"paper +20 +20 +410 .*\n.*strict +20 +0 +0 ", capfd.readouterr().out)
+    assert run([*command, "--tier", "strict"]) == 0
+    assert re.search(r"strict +20 +20 +410 ", capfd.readouterr().out)
+
+
 def test_what_has_to_be_trained_is_listed_with_its_time_and_not_trained(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,6 +153,21 @@ def test_a_smaller_cell_leaves_the_progress_of_a_larger_one(store: Store) -> Non
     assert again.asked == [(30, 40)]
 
 
+def test_tier_strict_takes_the_images_of_tier_paper_where_the_attack_is_the_same(store: Store) -> None:
+    wrong = {0: False, 24: False}
+    paper = _records(0, 25).assign(clean_prediction=[3 if wrong.get(row, True) else 4 for row in range(25)])
+    store.write(replace(CELL, tier="paper"), paper)
+    attack = _Attack()
+    found = _run(store, CELL, attack)
+    assert attack.asked == []
+    assert found["correct"].tolist() == found["attacked"].tolist() == [False, *[True] * 23, False]
+    assert found["correct"].dtype == bool and found["seconds"].equals(paper["seconds"])
+    pgd = replace(CELL, attack="pgd", parameters="eps=0.1", settings={"eps": 0.1})  # sees other outputs in each tier
+    store.write(replace(pgd, tier="paper"), paper)
+    _run(store, pgd, attack)
+    assert attack.asked == [(0, 10), (10, 20), (20, 25)]
+
+
 def test_a_last_batch_that_was_short_is_not_taken_for_a_whole_one(store: Store) -> None:
     _run(store, CELL, _Attack())
     again = _Attack()
