@@ -176,8 +176,10 @@ class Layout:
         for library, rows in attacked.groupby("library", sort=False):
             lines.append(f"Run by {library}: {', '.join(_unique(rows['attack']))}.")
         trained = self.table.drop_duplicates(["dataset", "defense", "seed"])
-        for training, rows in trained.groupby("training", sort=False):
-            lines.append(f"Trained with {training}: {', '.join(_unique(rows['defense']))}.")
+        several = trained["dataset"].nunique() > 1
+        for (dataset, training), rows in trained.groupby(["dataset", "training"], sort=False):
+            where = f" on {dataset}" if several else ""
+            lines.append(f"Trained{where} with {training}: {', '.join(_unique(rows['defense']))}.")
         for cell, words in zip(self.cells, self.table["flags"], strict=True):
             if cell.identity not in self.records:
                 lines.append(f"Warning, {cell.dataset} · {cell.title}: {words}.")
