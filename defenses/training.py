@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from defenses.augmentation import augment, resize
 from defenses.catalogue import NamedDefense
@@ -40,6 +41,10 @@ from defenses.subnormals import subnormals_as_zero
 
 STATE_NAME = "training.pt"
 HISTORY_NAME = "history.csv"
+REMEMBERED = 0.1
+"""Share of the steps made so far that batch norm's running averages reach back over, at most. With the paper's momentum
+alone (0.01) a training of 190 steps ends with averages that are still 15 % what they began with. Weights are trained on
+the statistics of batches and do not depend on this, and after 1000 steps nothing does."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +204,8 @@ class _Run:
         self.epochs = recipe.epochs * self.runs
         self.batches = _batch_count(len(train_set), recipe.batch_size)
         self.optimiser = self._new_optimiser()
+        norms = [module for module in ensemble.modules() if isinstance(module, _BatchNorm)]
+        self.norms = [(norm, norm.momentum) for norm in norms if norm.momentum is not None]
         self.costs = relative_costs(defense, recipe, ensemble, self.warm)
 
     def go(self, on_progress: Callable[[Progress], None], on_epoch: Callable[[dict[str, Any]], None]) -> None:
@@ -268,7 +275,7 @@ class _Run:
             order = torch.randperm(len(self.train_set), generator=generator)
             for batch in range(self.batches):
                 rows = order[batch * self.recipe.batch_size : (batch + 1) * self.recipe.batch_size]
-                self._set_learning_rate(epoch, batch)
+                self._set_pace(epoch, batch)
                 totals.add(self._step(defense, trained, share(rows), scale, generator))
                 report(batch + 1, totals)
         except RunFailed as error:
@@ -297,10 +304,14 @@ class _Run:
         for index in self.frozen:
             self.ensemble.members[index].eval().requires_grad_(False)
 
-    def _set_learning_rate(self, epoch: int, batch: int) -> None:
+    def _set_pace(self, epoch: int, batch: int) -> None:
+        """How fast weights change, and how fast batch norm's averages follow."""
         progress = (epoch + batch / self.batches) / self.recipe.epochs
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.learning_rate_at(epoch, progress)
+        steps = epoch * self.batches + batch
+        for norm, momentum in self.norms:
+            norm.momentum = max(momentum, 1 / (1 + REMEMBERED * steps))
 
     def _new_optimiser(self) -> torch.optim.Optimizer:
         """Adam with L2 on the convolution kernels only."""

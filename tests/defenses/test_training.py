@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses import precision
+from defenses import precision, training
 from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import load_checkpoint, read_provenance
 from defenses.ensemble import Ensemble, build_ensemble
@@ -129,6 +129,25 @@ def test_the_seed_decides_everything(tmp_path: Path) -> None:
         for name, seed in (("one", 1), ("same", 1), ("other", 2))
     )
     assert one == same != other
+
+
+def test_batch_norm_knows_the_data_after_a_few_steps_already(tmp_path: Path) -> None:
+    still = replace(RECIPE, learning_rate=1e-12, shift=0.0, flip=False)
+    ensemble = load_checkpoint(_train(tmp_path, recipe=still, network="resnet(depth=8)"))
+    inputs = ensemble.normalise(patterns().train.images(slice(None)))
+    for member in ensemble.members:
+        seen = member.conv1(inputs).transpose(0, 1).flatten(1)
+        spread = seen.std(1)
+        assert ((member.bn1.running_mean - seen.mean(1)).abs() < 0.1 * spread).all(), "nine steps, momentum 0.01"
+        torch.testing.assert_close(member.bn1.running_var.sqrt(), spread, rtol=0.1, atol=0)
+
+
+def test_how_fast_batch_norm_follows_changes_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load_checkpoint(_train(tmp_path / "first", "advt-pgd+adp-2-0.5"))
+    monkeypatch.setattr(training, "REMEMBERED", 1e9)
+    second = load_checkpoint(_train(tmp_path / "second", "advt-pgd+adp-2-0.5"))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first.buffers(), second.buffers(), strict=True))
 
 
 def test_a_finished_run_is_returned_as_it_is(tmp_path: Path) -> None:
