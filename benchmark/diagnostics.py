@@ -164,10 +164,12 @@ class Diagnosis:
     @property
     def summary(self) -> str:
         """How much was looked at, so that no flag means something."""
+        if not self.cells:
+            return "nothing was attacked, so there is nothing to check"
         count = len(self.flags)
         found = f"{count} flag{'s' * (count != 1)}" if count else "no flags"
         missing = [name for name in CHECKS if not self.made.get(name)]
-        left = f"; not possible on this run: {', '.join(missing)}" if missing and self.cells else ""
+        left = f"; not possible on this run: {', '.join(missing)}" if missing else ""
         return f"{found}: {sum(self.made.values())} checks on {self.cells} cells{left}"
 
 

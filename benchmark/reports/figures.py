@@ -75,6 +75,9 @@ def keep(folder: Path, figures: Sequence[Figure]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for figure in figures:
         with style():
+            for _ in range(2):  # panels of fixed shape find their places at the second drawing; there they stay
+                figure.canvas.draw_without_rendering()
+            figure.canvas.set_layout_engine("none")
             for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
                 write_with(
                     folder / f"{figure.name}.{kind}",

@@ -88,6 +88,8 @@ class Picture:
     title: str
     words: str
     source: str
+    wide: bool
+    """Panels side by side, which would be too small in half of the page."""
 
 
 @dataclass(frozen=True)
@@ -649,6 +651,6 @@ def _kind(name: str) -> str:
 
 def _picture(store: Store, figure: Figure) -> Picture:
     svg = (store.folder / "figures" / f"{figure.name}.svg").read_bytes()
-    return Picture(
-        figure.name, figure.title, figure.words, f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-    )
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    width, height = figure.canvas.get_size_inches()
+    return Picture(figure.name, figure.title, figure.words, source, wide=bool(width > 2.5 * height))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from sklearn.metrics import roc_auc_score
 
 from benchmark.cells import Cell
 from benchmark.evaluations.detection import SCORES
+from benchmark.reports import write_report
 from benchmark.reports.detection import auc_interval, detection_figures, detection_table
+from benchmark.reports.figures import keep
 from benchmark.store import Store
 
 MakeCell = Callable[..., Cell]
@@ -176,3 +179,26 @@ def test_the_curve_runs_from_corner_to_corner_around_its_area(make_cell: MakeCel
     assert (np.diff(points, axis=0) >= 0).all()
     steps, heights = np.diff(points[:, 0]), (points[1:, 1] + points[:-1, 1]) / 2
     assert (steps * heights).sum() == pytest.approx(detection_table(store)["auc"].iloc[0], abs=1e-4)
+
+
+def test_the_page_of_a_run_that_only_detects_speaks_of_that_and_has_no_empty_part(
+    make_cell: MakeCell, make_store: MakeStore
+) -> None:
+    values = np.arange(20.0)
+    store = make_store(_run(make_cell, values, values, values - 3, fooled=20))
+    write_report(store)
+    page = (store.folder / "report.html").read_text(encoding="utf-8")
+    assert "What this run found is under <a" in page and "This run has no attack" not in page
+    assert "Without an attack" not in page and "All numbers" not in page
+    assert '<figure class="wide">' in page, "five panels side by side"
+
+
+def test_the_panels_of_a_figure_have_found_their_places_before_it_is_kept(
+    make_cell: MakeCell, make_store: MakeStore, tmp_path: Path
+) -> None:
+    values = np.arange(20.0)
+    (figure,) = detection_figures(make_store(_run(make_cell, values, values, values - 3, fooled=20)))
+    keep(tmp_path, [figure])
+    first = (tmp_path / f"{figure.name}.svg").read_bytes()
+    keep(tmp_path, [figure])
+    assert (tmp_path / f"{figure.name}.svg").read_bytes() == first, "another drawing moves nothing"
