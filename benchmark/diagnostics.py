@@ -50,6 +50,12 @@ CHECKS = {
         "Do not read this as robustness: see that the attack gets labels, not targets, and pixels in [0, 1], and that "
         "the model lets a gradient through.",
     ),
+    "never-left": Check(
+        "on more than 1 % of the attacked images, an attack that gives the clean image back where it fails never tried "
+        "another: its first step was nothing, and so was every one after it",
+        "Do not read these images as robust: their gradient is too small for this constant and step, so raise c or lr "
+        "until the attack takes a step, or use one that does not depend on the gradient's size.",
+    ),
     "zero-gradient": Check(
         "on more than 1 % of the attacked images the first gradient is zero or not finite",
         "Give attacks logits that do not saturate, and remove or approximate what stops the gradient: rounding, "
@@ -205,6 +211,10 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
     still = count["unmoved"] > FEW * attacked if _bounded(cell) else attacked - count["unmoved"] < FEW * attacked
     moved = f"the attack moved {attacked - count['unmoved']} of the {attacked} images it should have"
     yield "unmoved", moved if still else ""
+    if _minimiser(cell) and "never_left" in records:
+        stuck = int(records["never_left"].eq(True).sum())
+        words = f"the attack never took a step on {stuck} of {attacked} images"
+        yield "never-left", words if stuck > FEW * attacked else ""
     if records["backwards"].sum() > 0:
         dead = int(records["zero_gradient"].sum())
         yield "zero-gradient", f"the gradient vanished on {dead} of {attacked} images" if dead > FEW * attacked else ""
@@ -363,6 +373,11 @@ def _percent(standing: pd.Series[bool]) -> str:
 def _bounded(cell: Cell) -> bool:
     """An L∞ attack; JSMA calls its step eps, its bound is gamma."""
     return "eps" in cell.settings and "gamma" not in cell.settings
+
+
+def _minimiser(cell: Cell) -> bool:
+    """An attack on the size of the perturbation, which gives the clean image back where it fails."""
+    return not _bounded(cell) and "gamma" not in cell.settings
 
 
 def _eps(cell: Cell) -> float:

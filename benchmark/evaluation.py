@@ -167,7 +167,7 @@ def craft(
     ``rows`` are the places of these images in the batch that begins at ``first``, where they are not all of it.
     """
     places = range(len(images)) if rows is None else rows.tolist()
-    attacked = AttackedModel(model, output, [(seed, named.text, first + place) for place in places])
+    attacked = AttackedModel(model, output, [(seed, named.text, first + place) for place in places], images)
     backend = named.backend()  # the clock starts when the library is imported
     began = time.perf_counter()
     with seeded(seed, named.text, first):
@@ -177,6 +177,7 @@ def craft(
     dead = attacked.dead_gradient
     if dead is None or len(dead) != len(images):  # the attack never asked for the gradient of the whole batch
         dead = torch.zeros(len(images), dtype=torch.bool)
+    assert attacked.left is not None
     unmoved = ~checked.moved
     if named.attack.keeps_survivors and attacked.forwards:
         unmoved = torch.zeros_like(unmoved)
@@ -186,6 +187,7 @@ def craft(
         "out_of_box": checked.out_of_box,
         "out_of_ball": checked.out_of_ball,
         "zero_gradient": dead,
+        "never_left": unmoved & ~attacked.left,
         **norms(images, checked.images),
     }
     on_cpu = {name: values.cpu() for name, values in found.items()}

@@ -26,7 +26,11 @@ class AttackedModel(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, output: Output = "log-probabilities", draws: Sequence[object] | None = None
+        self,
+        model: nn.Module,
+        output: Output = "log-probabilities",
+        draws: Sequence[object] | None = None,
+        clean: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -37,6 +41,9 @@ class AttackedModel(nn.Module):
         self.backwards = 0
         self.dead_gradient: Tensor | None = None
         """Rows whose gradient was zero or not finite the first time the attack asked for one."""
+        self.clean = clean
+        self.left = None if clean is None else clean.new_zeros(len(clean), dtype=torch.bool)
+        """Rows of ``clean`` that the attack ever showed the model changed."""
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -68,6 +75,10 @@ class AttackedModel(nn.Module):
 
     def _counted(self, images: Tensor) -> Tensor:
         self.forwards += len(images)
+        if self.clean is not None and self.left is not None:
+            # a part of the batch may be any part of it: the benefit of the doubt goes to the attack
+            whole = images.shape == self.clean.shape
+            self.left |= (images.detach() != self.clean).flatten(1).any(1) if whole else True
         if images.requires_grad and torch.is_grad_enabled():
             images = images.view_as(images)  # an attack may reuse one tensor: hook each pass, not the tensor
             images.register_hook(self._see_gradient)

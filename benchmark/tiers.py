@@ -14,7 +14,7 @@ TIERS = {
 }
 
 FLAGS = ("unmoved", "not_finite", "out_of_box", "out_of_ball", "zero_gradient")
-JUDGED = ("unstable", "wrong_way")
+JUDGED = ("unstable", "wrong_way", "never_left")
 NORMS = ("linf", "l2", "l1", "l0")
 PICTURES = ("shape", "image_clean", "image_adversarial", "members", "adversarial", "adversarial_shape")
 

@@ -91,6 +91,14 @@ def test_a_minimiser_may_fail_on_most_images(seen: Seen) -> None:
     assert _names((cell, records.assign(unmoved=True))) == ["unmoved"]
 
 
+def test_a_minimiser_must_have_begun_on_every_image(seen: Seen) -> None:
+    cell, records = seen("ead")
+    cell = replace(cell, settings={"c": 1.0})
+    assert _names((cell, records.assign(unmoved=_first(50), never_left=_first(1)))) == []
+    assert _names((cell, records.assign(unmoved=_first(50), never_left=_first(2)))) == ["never-left"]
+    assert "never-left" not in diagnose([(cell, records)]).made, "older records do not say"
+
+
 def test_an_attack_that_asks_for_no_gradient_is_not_checked_for_one(seen: Seen) -> None:
     assert "zero-gradient" not in diagnose([seen("square", backwards=0.0)]).made
 
@@ -203,7 +211,7 @@ def test_a_flag_says_where_it_was_raised(seen: Seen) -> None:
 
 
 def test_every_check_is_tested_here() -> None:
-    assert {*ALONE, *PAIRS, "strong-tier-beaten"} == set(CHECKS)
+    assert {*ALONE, *PAIRS, "never-left", "strong-tier-beaten"} == set(CHECKS)
 
 
 def test_the_documentation_lists_every_flag_with_its_rule_and_advice() -> None:

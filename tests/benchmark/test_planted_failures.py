@@ -263,6 +263,30 @@ def test_an_iterative_attack_that_is_stuck_is_betrayed_by_a_single_step(plain: n
     assert _flags(stuck) == [set(), {"single-step-wins"}]
 
 
+class _Unsure(nn.Module):
+    """The same predictions with a hundredth of the confidence, and so of the gradient."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(images) / 100
+
+
+def test_an_attack_whose_constant_is_too_small_to_begin_is_told_from_one_that_failed(
+    plain: nn.Module, digits: Digits
+) -> None:
+    part = [values[:50] for values in digits]
+    plain_row = evaluate(plain, *part, ["ead(c=1,steps=50)"]).iloc[0]
+    small, scaled = (
+        row for _, row in evaluate(_Unsure(plain), *part, ["ead(c=1,steps=50)", "ead(c=100,steps=50)"]).iterrows()
+    )
+    assert "never-left" not in plain_row["flags"] and plain_row["accuracy"] < 90
+    assert small["accuracy"] == small["clean_accuracy"] and "never took a step on" in small["flags"]
+    assert "never-left" not in scaled["flags"] and scaled["accuracy"] < 90
+
+
 def test_too_few_steps_are_betrayed_by_more(plain: nn.Module, digits: Digits) -> None:
     short, long = f"pgd(eps={EPS},steps=2,step_size=0.01)", f"pgd(eps={EPS},steps=20,step_size=0.01)"
     assert _flags(evaluate(plain, *(part[:100] for part in digits), [short, long])) == [{"not-converged"}, set()]
