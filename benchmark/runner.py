@@ -56,7 +56,8 @@ def run(request: Request, display: RunDisplay, executor: Executor | None = None)
 
     work = assemble(request, store, find)
     cells = [cell for part in work for cell in part.cells]
-    _write_manifest(store, request, cells)
+    surrogates = {part.surrogate.provenance.weights_sha256: part.surrogate for part in work if part.surrogate}
+    _write_manifest(store, request, cells, surrogates)
     open_cells = [cell for cell in cells if not store.has(cell, request.keep_images)]
     display.start(open_cells, cells)
     for line in (*request.remarks, *left_out(request)):
@@ -143,7 +144,7 @@ def check(request: Request) -> None:
             raise BadInput(f"samples is {request.samples}; {grid.dataset} has {about.sizes[1]} test images")
 
 
-def _write_manifest(store: Store, request: Request, cells: list[Cell]) -> None:
+def _write_manifest(store: Store, request: Request, cells: list[Cell], surrogates: dict[str, Trained]) -> None:
     """Add what is asked now to what was asked before; new samples, weights or batches replace older ones."""
     asked = [cell.asked() for cell in cells]
     places = {cell.place for cell in cells}
@@ -157,6 +158,8 @@ def _write_manifest(store: Store, request: Request, cells: list[Cell]) -> None:
             "title": request.preset.title,
             "commands": commands,
             "cells": order_cells([*kept, *asked], whole),
+            "surrogates": store.surrogates()
+            | {weights: f"{other.label}: {other.training}" for weights, other in surrogates.items()},
             "versions": versions(),
             "commit": commit(),
             "machine": describe_machine(),

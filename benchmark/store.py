@@ -72,6 +72,10 @@ class Store:
         """Every command that asked for them."""
         return self.manifest()["commands"] if (self.folder / MANIFEST).is_file() else []
 
+    def surrogates(self) -> dict[str, str]:
+        """How the ensembles that black-box attacks were made on were trained, in words, by their weights."""
+        return self.manifest().get("surrogates", {}) if (self.folder / MANIFEST).is_file() else {}
+
     def asked(self) -> list[Cell]:
         """The cells of the manifest, in its order."""
         return [cell_from(entry) for entry in self.manifest()["cells"]]

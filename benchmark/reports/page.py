@@ -162,6 +162,13 @@ def _content(store: Store, figures: Sequence[Figure]) -> dict[str, Any]:
         "versions": manifest.get("versions", {}),
         "machine": manifest.get("machine", {}),
         "ensembles": _ensembles(asked),
+        "surrogates": list(
+            dict.fromkeys(
+                store.surrogates().get(cell.settings["surrogate"], cell.settings["surrogate"])
+                for cell in asked
+                if "surrogate" in cell.settings
+            )
+        ),
         "attacks": _attacks(asked),
     }
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmark.attacks import torchattacks_backend
+from benchmark.attacks import parse_attack, torchattacks_backend
 from benchmark.cli import run
+from benchmark.display import RunDisplay
 from benchmark.ensembles import find, locate
+from benchmark.grid import Section, load_preset, narrow
+from benchmark.planning import Request
+from benchmark.runner import run as run_request
 from benchmark.training import train_ensemble
 
 ROOT = Path(__file__).parents[2]
@@ -343,6 +348,26 @@ def test_a_run_says_where_it_is_and_what_it_left_out(
     assert manifest["preset"] == "demo" and {"torch", "python"} <= manifest["versions"].keys()
     assert manifest["machine"]["cores"] >= 1
     assert manifest["cells"][0]["weights"] and manifest["cells"][0]["data_checksum"]
+
+
+def test_black_box_numbers_say_what_their_images_were_made_on(demo: list[str], checkpoint: Path, here: Path) -> None:
+    small = {"members": 1, "network": "mini-resnet(width=2)", "changes": {"epochs": 2}}
+    other = train_ensemble("baseline", "digits", seed=5, out=here / "other", **small)  # type: ignore[arg-type]
+    whole = load_preset("demo")
+    grid = replace(
+        narrow(whole, [], [], ["fgsm"]).grids[0],
+        defenses=(str(checkpoint),),
+        attacks=(),
+        blackbox=Section((parse_attack("fgsm(eps=0.2)"),), 10, 10),
+    )
+    request = Request(
+        replace(whole, grids=(grid,)), 10, (0,), torch.device("cpu"), here / "a", "", surrogate=str(other)
+    )
+    run_request(request, RunDisplay())
+    words = "Black-box images were made on other: fast recipe, 2 epochs, seed 5."
+    assert words in (here / "a" / "table.md").read_text() and words in (here / "a" / "report.html").read_text()
+    assert run([*demo, "--attack", "fgsm", "--tier", "strict", "--out", "a"]) == 0
+    assert words in (here / "a" / "table.md").read_text(), "extending the run does not lose it"
 
 
 def test_a_run_ends_with_what_speaks_against_its_numbers(
