@@ -21,7 +21,7 @@ from benchmark.reports import crosscheck
 from benchmark.reports.detection import detection_table
 from benchmark.reports.figures import Figure
 from benchmark.reports.strong import suite_table
-from benchmark.reports.tables import SIGNIFICANT, Layout, read_rows
+from benchmark.reports.tables import SIGNIFICANT, Layout, made_on, read_rows
 from benchmark.reports.transfer import transfer_table
 from benchmark.statistics import accuracy_interval, mcnemar
 from benchmark.store import Store
@@ -162,13 +162,7 @@ def _content(store: Store, figures: Sequence[Figure]) -> dict[str, Any]:
         "versions": manifest.get("versions", {}),
         "machine": manifest.get("machine", {}),
         "ensembles": _ensembles(asked),
-        "surrogates": list(
-            dict.fromkeys(
-                store.surrogates().get(cell.settings["surrogate"], cell.settings["surrogate"])
-                for cell in asked
-                if "surrogate" in cell.settings
-            )
-        ),
+        "surrogates": made_on(store),
         "attacks": _attacks(asked),
     }
 

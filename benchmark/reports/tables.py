@@ -93,7 +93,7 @@ def write_tables(store: Store, rows: Rows) -> None:
     write_text(store.folder / "table.csv", rows.table.to_csv(index=False, lineterminator="\n"))
     layout = Layout(rows.cells, rows.table, rows.records)
     manifest = store.manifest()
-    write_text(store.folder / "table.md", _markdown(layout, manifest["title"], rows.diagnosis, store.surrogates()))
+    write_text(store.folder / "table.md", _markdown(layout, manifest["title"], rows.diagnosis, made_on(store)))
     write_text(store.folder / "table.tex", _latex(layout, manifest["title"]))
 
 
@@ -164,7 +164,7 @@ class Layout:
         )
         return leader if significant else None
 
-    def notes(self, surrogates: dict[str, str]) -> list[str]:
+    def notes(self) -> list[str]:
         """Sample counts, training and what is missing, for below the table."""
         lines = []
         counts = self.table[self.table["samples"] > 0].groupby(["dataset", "attack"], sort=False)["samples"]
@@ -180,12 +180,17 @@ class Layout:
         for (dataset, training), rows in trained.groupby(["dataset", "training"], sort=False):
             where = f" on {dataset}" if several else ""
             lines.append(f"Trained{where} with {training}: {', '.join(_unique(rows['defense']))}.")
-        for weights in _unique(cell.settings["surrogate"] for cell in self.cells if "surrogate" in cell.settings):
-            lines.append(f"Black-box images were made on {surrogates.get(weights, weights)}.")
         for cell, words in zip(self.cells, self.table["flags"], strict=True):
             if cell.identity not in self.records:
                 lines.append(f"Warning, {cell.dataset} · {cell.title}: {words}.")
         return lines
+
+
+def made_on(store: Store) -> list[str]:
+    """A sentence for every surrogate of black-box attacks."""
+    told = store.surrogates()
+    used = _unique(cell.settings["surrogate"] for cell in store.asked() if "surrogate" in cell.settings)
+    return [f"Black-box images were made on {told.get(weights, weights)}." for weights in used]
 
 
 def _span(counts: pd.Series[int]) -> str:
@@ -194,7 +199,7 @@ def _span(counts: pd.Series[int]) -> str:
     return str(low) if low == high else f"{low} to {high} (each row's number is in table.csv)"
 
 
-def _markdown(layout: Layout, title: str, diagnosis: Diagnosis, surrogates: dict[str, str]) -> str:
+def _markdown(layout: Layout, title: str, diagnosis: Diagnosis, surrogates: list[str]) -> str:
     words = [
         "Accuracy in percent, the published number in parentheses. Bold: ahead of every other defense on the same",
         f"images, each lead significant (McNemar, {SIGNIFICANT:.0%}). Intervals and costs are in table.csv.",
@@ -217,7 +222,7 @@ def _markdown(layout: Layout, title: str, diagnosis: Diagnosis, surrogates: dict
                 lines.append(_row(line))
             lines.append("")
         lines += _quirks(layout, dataset)
-    notes = [*layout.notes(surrogates), f"Checks: {diagnosis.summary}."] if diagnosis.cells or layout.cells else []
+    notes = [*layout.notes(), *surrogates, f"Checks: {diagnosis.summary}."] if diagnosis.cells or layout.cells else []
     notes += [f"Flag {flag.name}, {flag.where}: {flag.words}. {flag.advice}" for flag in diagnosis.flags]
     return "\n".join([*lines, *(f"- {line}" for line in notes)]) + "\n"
 
