@@ -44,8 +44,8 @@ HISTORY_NAME = "history.csv"
 REMEMBERED = 0.1
 """Share of the steps made so far that batch norm's running averages reach back over, at most. With the paper's momentum
 alone (0.01) a training of 190 steps ends with averages that are still 15 % what they began with. Weights are trained on
-the statistics of batches and do not depend on this, unless the defense looks at the averages (``batch_norm=running``) or
-the epoch to keep is chosen by them; after 1000 steps nothing does."""
+the statistics of batches and do not depend on this, unless the defense looks at the averages (``batch_norm=running``)
+or the epoch to keep is chosen by them; after 1000 steps nothing does."""
 
 
 @dataclass(frozen=True)
