@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -97,15 +99,31 @@ class Cell:
 
     @property
     def asked_settings(self) -> dict[str, Any]:
-        """Settings as they were asked for: of a suite its name, not the library versions it resolves to today."""
-        return {key: value for key, value in self.settings.items() if key != "stages"}
+        """Settings as they were asked for: of a suite its name, not the library versions it resolves to today, and of
+        a surrogate not its weights."""
+        return {key: value for key, value in self.settings.items() if key not in ("stages", "surrogate")}
+
+    @property
+    def question(self) -> str:
+        """What cells of several defenses have in common that stand in one row of a table."""
+        names = ("dataset", "attack", "library", "tier", "evaluation", "seed", "asked_settings")
+        return json.dumps([getattr(self, name) for name in names], sort_keys=True)
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What else an attack may depend on, and what numbers that are compared should share."""
+        conditions = {"batch size": str(self.batch_size), "device": self.device, "acceleration": self.acceleration}
+        return conditions | {self.library: self.library_version}
+
+    @property
+    def setting(self) -> tuple[str, str, str]:
+        """The attack as a table names it: what cells of several defenses, tiers and seeds have in common."""
+        return self.attack, self.parameters, self.library
 
     @property
     def place(self) -> tuple[Any, ...]:
         """Where it stands in a table; of two cells with one place, the later one counts."""
-        settings = json.dumps(self.asked_settings, sort_keys=True)
-        names = ("dataset", "defense", "members", "attack", "library", "tier", "evaluation", "seed")
-        return (*(getattr(self, name) for name in names), settings)
+        return self.question, self.defense, self.members
 
     @property
     def title(self) -> str:
@@ -127,6 +145,15 @@ def cell_from(asked: dict[str, Any]) -> Cell:
         return Cell(**asked)
     except TypeError as error:
         raise BadInput(f"the run was made by another version of this program ({error}); choose another --out") from None
+
+
+def attack_titles(cells: Iterable[Cell]) -> dict[tuple[str, str, str], str]:
+    """What to call an attack, by dataset, attack and library: the library is named where there are several."""
+    keys = {(cell.dataset, cell.attack, cell.library) for cell in cells}
+    several = Counter((dataset, attack) for dataset, attack, _ in keys)
+    return {
+        (d, attack, library): f"{attack}@{library}" if several[d, attack] > 1 else attack for d, attack, library in keys
+    }
 
 
 def _usual_library(attack: str) -> str:

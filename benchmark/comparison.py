@@ -8,7 +8,8 @@ import time
 import pandas as pd
 
 from benchmark import datasets
-from benchmark.cells import TABLED, Cell
+from benchmark.cells import TABLED
+from benchmark.diagnostics import diagnose
 from benchmark.ensembles import find_or_train
 from benchmark.models import predict
 from benchmark.planning import Request
@@ -22,25 +23,28 @@ from defenses.outside import is_checkpoint
 SIGNIFICANT = 0.05
 RECORD = "comparison.json"
 COLUMNS = (
-    "dataset", "attack", "parameters", "library", "tier", "samples",
-    "candidate", "reference", "difference", "ci_low", "ci_high", "p",
+    "dataset", "attack", "parameters", "library", "tier", "seed", "samples",
+    "candidate", "reference", "difference", "ci_low", "ci_high", "p", "candidate_flags", "reference_flags",
 )  # fmt: skip
-"""Accuracies and differences are in percent; ``p_holm`` follows."""
+"""Accuracies and differences are in percent; flags are names of checks that speak against a number; ``p_holm``
+follows."""
 
 
 def compare(store: Store, candidate: str, reference: str) -> pd.DataFrame:
     """A row per attack and tier that both have: candidate minus reference, in points."""
-    cells = [cell for cell in store.asked() if cell.evaluation in TABLED and store.has(cell)]
+    finished = {cell.key: store.read(cell) for cell in store.asked() if store.has(cell)}
+    diagnosis = diagnose((cell, finished[cell.key]) for cell in store.asked() if cell.key in finished)
+    cells = [cell for cell in store.asked() if cell.evaluation in TABLED and cell.key in finished]
     pairs = [
         (one, other)
         for one in cells
         if one.defense == candidate
         for other in cells
-        if other.defense == reference and _same_question(one, other)
+        if other.defense == reference and (one.question, one.samples) == (other.question, other.samples)
     ]
     rows = []
     for one, other in pairs:
-        first, second = store.read(one)["correct"].to_numpy(), store.read(other)["correct"].to_numpy()
+        first, second = (finished[cell.key]["correct"].to_numpy() for cell in (one, other))
         difference, low, high = paired_difference(first, second)
         rows.append(
             {
@@ -49,6 +53,7 @@ def compare(store: Store, candidate: str, reference: str) -> pd.DataFrame:
                 "parameters": one.parameters,
                 "library": one.library,
                 "tier": one.tier,
+                "seed": one.seed,
                 "samples": len(first),
                 "candidate": round(100 * float(first.mean()), 4),
                 "reference": round(100 * float(second.mean()), 4),
@@ -56,6 +61,8 @@ def compare(store: Store, candidate: str, reference: str) -> pd.DataFrame:
                 "ci_low": round(100 * low, 4),
                 "ci_high": round(100 * high, 4),
                 "p": mcnemar(first, second),
+                "candidate_flags": ", ".join(diagnosis.names(one)),
+                "reference_flags": ", ".join(diagnosis.names(other)),
             }
         )
     table = pd.DataFrame(rows, columns=list(COLUMNS))
@@ -63,11 +70,6 @@ def compare(store: Store, candidate: str, reference: str) -> pd.DataFrame:
     table["p_holm"] = table["p"]
     table.loc[attacked, "p_holm"] = holm(table.loc[attacked, "p"].tolist())
     return table
-
-
-def _same_question(one: Cell, other: Cell) -> bool:
-    names = ("dataset", "attack", "asked_settings", "library", "tier", "samples", "seed", "evaluation")
-    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def verdict(table: pd.DataFrame, candidate: str, reference: str) -> str:
@@ -79,11 +81,14 @@ def verdict(table: pd.DataFrame, candidate: str, reference: str) -> str:
     worse = attacked[(attacked["p_holm"] < SIGNIFICANT) & (attacked["difference"] < 0)]
     count = len(attacked)
     settings, were = ("attack setting", "was") if count == 1 else ("attack settings", "were")
+    if attacked["seed"].nunique() > 1:
+        settings = "pairs of attack setting and seed"
     scope = f"in the {count} {settings} that {were} run"
     if better.empty and worse.empty:
+        doubts = _doubts(attacked, candidate, "candidate") + _doubts(attacked, reference, "reference")
         return (
             f"No significant difference between {candidate} and {reference} {scope} "
-            "(McNemar, Holm-corrected, 5 %); that is not evidence that they are equal."
+            f"(McNemar, Holm-corrected, 5 %); that is not evidence that they are equal.{doubts}"
         )
     parts = [
         f"significantly {word} {reference} in {len(rows)} of {count} {settings} "
@@ -91,10 +96,20 @@ def verdict(table: pd.DataFrame, candidate: str, reference: str) -> str:
         for rows, word in ((better, "ahead of"), (worse, "behind"))
         if len(rows)
     ]
+    doubts = _doubts(better, candidate, "candidate") + _doubts(worse, reference, "reference")
     return (
         f"{candidate} is {' and '.join(parts)}, McNemar's test with Holm's correction at 5 %; "
-        "that holds for these attacks and images, not for stronger attacks."
+        f"that holds for these attacks and images, not for stronger attacks.{doubts}"
     )
+
+
+def _doubts(rows: pd.DataFrame, name: str, side: str) -> str:
+    """Where the higher number may be owed to an attack that failed: how often, and what was seen."""
+    flagged = rows[rows[f"{side}_flags"] != ""]
+    if flagged.empty:
+        return ""
+    flags = ", ".join(dict.fromkeys(flag for flags in flagged[f"{side}_flags"] for flag in flags.split(", ")))
+    return f" Read with care: in {len(flagged)} of {len(rows)}, {name}'s number is flagged ({flags})."
 
 
 def _range(differences: pd.Series[float]) -> str:
@@ -164,13 +179,16 @@ def write_comparison(store: Store) -> str | None:
     if note:
         lines += [note, ""]
     lines += [f"- {line}" for line in record["costs"]]
-    heads = ["attack", "parameters", "tier", "images", candidate, reference]
-    heads += ["difference", "95 % interval", "p", "p, Holm"]
-    lines += ["", "| " + " | ".join(heads) + " |", "| " + " | ".join(["---"] * 3 + ["---:"] * 7) + " |"]
+    heads = ["attack", "parameters", "tier", "seed", "images", candidate, reference]
+    heads += ["difference", "95 % interval", "p", "p, Holm", "flags"]
+    lines += ["", "| " + " | ".join(heads) + " |", "| " + " | ".join(["---"] * 3 + ["---:"] * 8 + ["---"]) + " |"]
     for row in table.itertuples():
+        flags = {candidate: str(row.candidate_flags), reference: str(row.reference_flags)}
+        doubts = "; ".join(f"{name}: {found}" for name, found in flags.items() if found)
         cells = [
-            row.attack, row.parameters, row.tier, row.samples, f"{row.candidate:.1f}", f"{row.reference:.1f}",
-            f"{row.difference:+.1f}", f"{row.ci_low:+.1f} to {row.ci_high:+.1f}", f"{row.p:.3g}", f"{row.p_holm:.3g}",
+            row.attack, row.parameters, row.tier, row.seed, row.samples, f"{row.candidate:.1f}",
+            f"{row.reference:.1f}", f"{row.difference:+.1f}", f"{row.ci_low:+.1f} to {row.ci_high:+.1f}",
+            f"{row.p:.3g}", f"{row.p_holm:.3g}", doubts,
         ]  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     write_text(store.folder / "comparison.csv", table.to_csv(index=False, lineterminator="\n"))

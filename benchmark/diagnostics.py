@@ -77,6 +77,12 @@ CHECKS = {
         "images ran in batches smaller than the one asked for",
         "Run all that is to be compared with a --batch-size that fits: some attacks depend on it.",
     ),
+    "not-alike": Check(
+        "cells of one row ran with different batch sizes, on different devices, on copies made in different ways, or "
+        "with different versions of a library",
+        "Compare only numbers that were measured alike: some attacks depend on each of these, so run the row again "
+        "with the same options.",
+    ),
     "randomised-output": Check(
         "the model, shown the first images of a batch twice, gives two different outputs",
         "Fix the randomness in eval mode, or attack the expectation over it: one draw says little. A model whose "
@@ -167,6 +173,10 @@ class Diagnosis:
         """What concerns one cell, for a field of a table."""
         return "; ".join(f"{flag.name}: {flag.words}" for flag in self.flags if cell in flag.cells)
 
+    def names(self, cell: Cell) -> list[str]:
+        """The flags that concern one cell."""
+        return list(dict.fromkeys(flag.name for flag in self.flags if cell in flag.cells))
+
     @property
     def summary(self) -> str:
         """How much was looked at, so that no flag means something."""
@@ -193,6 +203,11 @@ def diagnose(results: Iterable[Result]) -> Diagnosis:
     for group in groups.values():
         for compare in (_monotone, _converged, _witnessed, _strongest):
             outcomes += compare(group)
+    rows: dict[str, list[Cell]] = {}
+    for cell, _ in attacked:
+        rows.setdefault(cell.question, []).append(cell)
+    for row in rows.values():
+        outcomes += _alike(row)
     flags = tuple(Flag(name, cells, words) for name, cells, words in outcomes if words)
     return Diagnosis(flags, Counter(name for name, _, _ in outcomes), len(attacked))
 
@@ -202,9 +217,11 @@ def diagnose(results: Iterable[Result]) -> Diagnosis:
 
 def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
     attacked = int(records["attacked"].sum())
-    smaller = int((records["batch_size"] < cell.batch_size).sum()) - cell.samples % cell.batch_size
+    first = records["index"] // cell.batch_size * cell.batch_size
+    planned = (cell.samples - first).clip(upper=cell.batch_size)
+    smaller = int((records["batch_size"] < planned).sum())
     ran = f"{smaller} images ran in batches smaller than {cell.batch_size}"
-    yield "out-of-memory", ran if smaller > 0 else ""
+    yield "out-of-memory", ran if smaller else ""
     if not attacked:
         return
     count = {name: int(records[name].sum()) for name in ("unmoved", "not_finite", "out_of_ball", "out_of_box")}
@@ -244,6 +261,20 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
         low, _ = accuracy_interval(int(standing.sum()), len(standing), confidence=1 - ALPHA)
         words = f"{_percent(standing)} stay right at eps={_eps(cell):g}, the largest class has {100 * share:.1f} %"
         yield "not-at-chance", words if low > share else ""
+
+
+# --- cells of one row ---
+
+
+def _alike(row: Sequence[Cell]) -> Iterator[Outcome]:
+    """What each ran with, beside the first."""
+    first = row[0]
+    for cell in row[1:]:
+        there = first.conditions
+        others = [
+            f"{name} {value}, not {there[name]}" for name, value in cell.conditions.items() if value != there[name]
+        ]
+        yield "not-alike", (cell,), f"{'; '.join(others)} as for {first.defense}" if others else ""
 
 
 # --- cells of one ensemble against each other ---

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain, count
 
 from benchmark import datasets
 from benchmark.cells import Cell, cell_from
@@ -57,10 +59,10 @@ def run(request: Request, display: RunDisplay, executor: Executor | None = None)
     work = assemble(request, store, find)
     cells = [cell for part in work for cell in part.cells]
     surrogates = {part.surrogate.provenance.weights_sha256: part.surrogate for part in work if part.surrogate}
-    _write_manifest(store, request, cells, surrogates)
+    outdated = _write_manifest(store, request, cells, surrogates)
     open_cells = [cell for cell in cells if not store.has(cell, request.keep_images)]
     display.start(open_cells, cells)
-    for line in (*request.remarks, *left_out(request)):
+    for line in (*request.remarks, *left_out(request), *outdated):
         display.say(line)
     for cell in filter(store.has, cells):
         store.tidy(cell)  # a run that was killed may have left its progress behind
@@ -87,8 +89,10 @@ def assemble(request: Request, store: Store, find: FindEnsemble) -> list[Work]:
         for seed in request.seeds:
             for spec in grid.defenses:
                 trained = find(spec, grid, seed)
-                if labels.setdefault(trained.label, trained.spec) != trained.spec:  # two files of one name
-                    trained = replace(trained, label=trained.spec)
+                names = chain((trained.label, trained.spec), (f"{trained.label} ({n})" for n in count(2)))
+                label = next(name for name in names if labels.get(name, trained.spec) == trained.spec)
+                labels[label] = trained.spec  # two models of one name have a column each
+                trained = replace(trained, label=label)
                 surrogate = _surrogate(request, grid, seed, find)
                 if surrogate and surrogate.provenance.weights_sha256 == trained.provenance.weights_sha256:
                     raise BadInput(f"{trained.label} cannot be its own surrogate; choose another --surrogate, or none")
@@ -144,11 +148,28 @@ def check(request: Request) -> None:
             raise BadInput(f"samples is {request.samples}; {grid.dataset} has {about.sizes[1]} test images")
 
 
-def _write_manifest(store: Store, request: Request, cells: list[Cell], surrogates: dict[str, Trained]) -> None:
-    """Add what is asked now to what was asked before; new samples, weights or batches replace older ones."""
+def _write_manifest(store: Store, request: Request, cells: list[Cell], surrogates: dict[str, Trained]) -> list[str]:
+    """Add what is asked now to what was asked before; new samples, weights or batches replace older ones.
+
+    An ensemble has one set of weights in a folder, and so has the surrogate: what was measured with others goes, also
+    where it is not asked for now. A line for each ensemble that this concerns.
+    """
     asked = [cell.asked() for cell in cells]
     places = {cell.place for cell in cells}
-    kept = [entry for entry in store.planned() if cell_from(entry).place not in places]
+    weights = {_ensemble(cell): cell.weights for cell in cells}
+    made_on = {(cell.dataset, cell.seed): cell.settings["surrogate"] for cell in cells if "surrogate" in cell.settings}
+    kept, outdated = [], Counter[str]()
+    for entry in store.planned():
+        cell = cell_from(entry)
+        surrogate = cell.settings.get("surrogate")
+        if cell.place in places:
+            continue
+        if weights.get(_ensemble(cell), cell.weights) != cell.weights:
+            outdated[f"{cell.defense} with other weights"] += 1
+        elif surrogate and made_on.get((cell.dataset, cell.seed), surrogate) != surrogate:
+            outdated[f"{cell.defense} from another surrogate"] += 1
+        else:
+            kept.append(entry)
     commands = list(dict.fromkeys([*store.commands(), request.command]))
     name = request.preset.name
     whole = load_preset(name) if name in preset_names() else request.preset  # what was narrowed keeps its order
@@ -165,3 +186,8 @@ def _write_manifest(store: Store, request: Request, cells: list[Cell], surrogate
             "machine": describe_machine(),
         }
     )
+    return [f"no longer in the tables, run again to have them: {n} cells of {what}" for what, n in outdated.items()]
+
+
+def _ensemble(cell: Cell) -> tuple[str, str, int, int]:
+    return cell.dataset, cell.defense, cell.members, cell.seed

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pyarrow.parquet as pq
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from benchmark import hardware
 from benchmark.cells import Cell, cell_from
 from benchmark.tiers import as_strict
 from defenses.errors import BadInput
@@ -130,8 +133,19 @@ class Store:
 
     def _write(self, path: Path, cell: Cell, records: pd.DataFrame) -> None:
         table = pa.Table.from_pandas(records, preserve_index=False)
-        table = table.replace_schema_metadata({"adp-benchmark": json.dumps(cell.asked())})
+        code = {"commit": self._commit} if self._commit else {}
+        table = table.replace_schema_metadata({"adp-benchmark": json.dumps(cell.asked()), **code})
         write_with(path, lambda file: pq.write_table(table, file))
+
+    @cached_property
+    def _commit(self) -> str:
+        return hardware.commit()
+
+    def commits(self) -> Counter[str]:
+        """How many of the finished cells each state of the code has finished; empty for those that do not say."""
+        paths = [self.path(cell) for cell in self.asked() if self.has(cell)]
+        found = ((self._readable(pq.read_schema, path).metadata or {}).get(b"commit", b"") for path in paths)
+        return Counter(commit.decode() for commit in found)
 
     def read(self, cell: Cell) -> pd.DataFrame:
         """The records of a finished cell."""

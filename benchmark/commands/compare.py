@@ -25,7 +25,7 @@ Many = list[str] | None
 def compare(
     candidate: Annotated[str, typer.Argument(help="A defense, file.py:name, or a checkpoint.")],
     against: Annotated[str, typer.Option(help="The defense to compare with: any of the same.")],
-    dataset: Annotated[str | None, typer.Option(help="Dataset; its preset is taken.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Dataset; its preset is taken.  [default: digits]")] = None,
     preset: Annotated[str | None, typer.Option(help="Preset whose attacks are run.  [default: by dataset]")] = None,
     attack: Annotated[Many, typer.Option(help="Only these attacks. May be repeated.")] = None,
     tier: Annotated[Many, typer.Option(help="Only this tier. May be repeated.")] = None,
@@ -36,8 +36,8 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: under results/runs]")] = None,
 ) -> None:
     """Run what is missing of two defenses on the same images, and say what may be concluded."""
-    if (dataset is None) == (preset is None):
-        raise BadInput("say where to compare: give --dataset or --preset, one of them")
+    if dataset is not None and preset is not None:
+        raise BadInput("say where to compare by --dataset or by --preset, one of them")
     if dataset is not None and dataset not in PRESETS:
         from defenses.registry import did_you_mean
 
@@ -54,8 +54,13 @@ def compare(
     from benchmark.planning import Request
     from benchmark.reports.figures import slug
     from benchmark.runner import run as run_request
+    from defenses.catalogue import parse_defense
+    from defenses.outside import is_checkpoint
 
-    name = preset or PRESETS[dataset or ""]
+    name = preset or PRESETS[dataset or "digits"]
+    if len({spec if is_checkpoint(spec) else parse_defense(spec).text for spec in (candidate, against)}) == 1:
+        raise BadInput(f"{candidate} cannot be compared with itself; choose another --against")
+    asked = () if dataset or preset else ("comparing on digits; --dataset or --preset asks for another",)
     chosen = narrow(load_preset(name), tier or [], [candidate, against], attack or [])
     clean = PlannedAttack(None, 0, 0)
     grids = [
@@ -76,6 +81,7 @@ def compare(
         device=find_device(device),
         out=out or Path("results/runs") / slug("compare", name, Path(candidate).name, "against", Path(against).name),
         command=shlex.join(["adp-bench", *sys.argv[1:]]),
+        remarks=asked,
     )
     display = RunDisplay()
     try:

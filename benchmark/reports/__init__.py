@@ -30,8 +30,11 @@ def write_report(store: Store) -> Diagnosis:
         "detection": detection_table(store),
     }
     for name, table in tables.items():
-        if not table.empty:
-            write_text(store.folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+        path = store.folder / f"{name}.csv"
+        if table.empty:
+            path.unlink(missing_ok=True)  # of weights that are gone
+        else:
+            write_text(path, table.to_csv(index=False, lineterminator="\n"))
     figures = [
         *crosscheck_figures(write_crosscheck(store)),
         *gap_figures(rows),

@@ -67,7 +67,8 @@ def crosscheck_table(store: Store) -> pd.DataFrame:
 
 
 def _rows(store: Store, cells: list[Cell]) -> list[dict[str, Any]]:
-    """The libraries of one attack at one setting; the first is the default."""
+    """The libraries of one attack at one setting, the default first: the usual one, or else the first asked for."""
+    cells = sorted(cells, key=lambda cell: cell.library != _known(cell)["usual"])
     default = store.read(cells[0]).set_index("index") if store.has(cells[0]) else None
     rows: list[dict[str, Any]] = []
     for cell in cells:
@@ -95,8 +96,9 @@ def _known(cell: Cell) -> dict[str, Any]:
     """What the definition of the attack says: whether it is bounded, and what this library does differently."""
     with contextlib.suppress(BadInput):  # an attack of a package that is gone is compared all the same
         attack = parse_attack(f"{cell.attack}@{cell.library}({cell.parameters})").attack
-        return {"bounded": attack.budget is not None, "note": attack.notes.get(cell.library, "")}
-    return {"bounded": True, "note": ""}
+        note = attack.notes.get(cell.library, "")
+        return {"bounded": attack.budget is not None, "note": note, "usual": attack.usual_library}
+    return {"bounded": True, "note": "", "usual": ""}
 
 
 def _measured(records: pd.DataFrame) -> dict[str, Any]:
@@ -251,9 +253,13 @@ def summary(table: pd.DataFrame) -> str:
 def write_crosscheck(store: Store) -> pd.DataFrame:
     """Write crosscheck.csv and crosscheck.md of a run with an attack in several libraries; the table."""
     table = crosscheck_table(store)
-    if not table.empty:
-        write_text(store.folder / "crosscheck.csv", table.to_csv(index=False, lineterminator="\n"))
-        write_text(store.folder / "crosscheck.md", _markdown(table))
+    files = store.folder / "crosscheck.csv", store.folder / "crosscheck.md"
+    if table.empty:
+        for path in files:
+            path.unlink(missing_ok=True)
+    else:
+        write_text(files[0], table.to_csv(index=False, lineterminator="\n"))
+        write_text(files[1], _markdown(table))
     return table
 
 

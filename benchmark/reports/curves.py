@@ -21,8 +21,7 @@ def curve_figures(cells: list[Cell], table: pd.DataFrame) -> list[Figure]:
     rows["strength"] = [next((cell.settings[key] for key in STRENGTH if key in cell.settings), None) for cell in cells]
     rows["parameter"] = [next((key for key in STRENGTH if key in cell.settings), "") for cell in cells]
     rows["rest"] = [
-        ",".join(f"{key}={value}" for key, value in _relative(cell).items() if key not in (*STRENGTH, "surrogate"))
-        for cell in cells
+        ",".join(f"{key}={value}" for key, value in _relative(cell).items() if key not in STRENGTH) for cell in cells
     ]
     rows["unusual"] = [
         ",".join(

@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmark.cells import Cell
+from benchmark.cells import Cell, attack_titles
 from benchmark.evaluations.detection import SCORES
 from benchmark.reports.figures import Figure, canvas, look, seed_mark, slug, style
 from benchmark.store import Store
@@ -34,19 +34,19 @@ def auc_interval(clean: Scores, adversarial: Scores, confidence: float = 0.95) -
 def detection_table(store: Store) -> pd.DataFrame:
     """AUC, and the share caught at one threshold per false-alarm rate, fixed on held-out clean images beforehand."""
     rows = []
+    titles = attack_titles(store.asked())
     for clean_cell, attacked in _pairs(store):
         clean_records = store.read(clean_cell)
         compared = int(clean_cell.settings["compared"])
         clean, held_out = clean_records.iloc[:compared], clean_records.iloc[compared:]
         for cell in attacked:
-            records = store.read(cell)
-            fooled = records[records["adversarial_prediction"] != records["label"]]
+            fooled = _fooled(store.read(cell))
             for score in SCORES:
                 area, low, high = auc_interval(clean[score].to_numpy(), fooled[score].to_numpy())
                 row = {
                     "dataset": cell.dataset,
                     "defense": cell.defense,
-                    "attack": cell.attack,
+                    "attack": titles[cell.dataset, cell.attack, cell.library],
                     "parameters": cell.parameters,
                     "seed": cell.seed,
                     "score": score,
@@ -69,6 +69,7 @@ def detection_table(store: Store) -> pd.DataFrame:
 def detection_figures(store: Store) -> list[Figure]:
     """A figure per ensemble: one panel per score, one curve per attack."""
     figures: list[Figure] = []
+    titles = attack_titles(store.asked())
     table = detection_table(store)
     for clean_cell, attacked in _pairs(store):
         clean_records = store.read(clean_cell)
@@ -80,9 +81,8 @@ def detection_figures(store: Store) -> list[Figure]:
             for axis, score in zip(axes, SCORES, strict=True):
                 axis.plot([0, 1], [0, 1], color="0.7", lw=0.8)
                 for position, cell in enumerate(attacked):
-                    records = store.read(cell)
-                    fooled = records[records["adversarial_prediction"] != records["label"]]
-                    label = f"{cell.attack}({cell.parameters})"
+                    fooled = _fooled(store.read(cell))
+                    label = f"{titles[cell.dataset, cell.attack, cell.library]}({cell.parameters})"
                     false_alarms, caught = _roc(clean[score].to_numpy(), fooled[score].to_numpy())
                     axis.plot(false_alarms, caught, label=label, **look(position))
                     curves.append(
@@ -110,6 +110,12 @@ def detection_figures(store: Store) -> list[Figure]:
             name, title = slug(name, f"n{compared}"), f"{title}, {compared} images"
         figures.append(Figure(name, title, words + ".", figure, pd.concat(curves, ignore_index=True)))
     return figures
+
+
+def _fooled(records: pd.DataFrame) -> pd.DataFrame:
+    """Images that were right before the attack and are wrong now."""
+    right = records["clean_prediction"] == records["label"]
+    return records[right & (records["adversarial_prediction"] != records["label"])]
 
 
 def _pairs(store: Store) -> list[tuple[Cell, list[Cell]]]:

@@ -71,8 +71,16 @@ def look(position: int) -> dict[str, Any]:
 
 
 def keep(folder: Path, figures: Sequence[Figure]) -> None:
-    """Write every figure as SVG and PNG with its CSV; nothing in the files depends on when or where."""
+    """Write every figure as SVG and PNG with its CSV; nothing in the files depends on when or where.
+
+    Figures of an earlier report that this one does not have are removed: they show what is no longer in the tables.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.svg"):
+        old = [path.with_name(f"{path.name[:-4]}.{kind}") for kind in ("svg", "png", "csv")]
+        if all(map(Path.is_file, old)) and path.name[:-4] not in {figure.name for figure in figures}:
+            for other in old:
+                other.unlink()
     for figure in figures:
         with style():
             for _ in range(2):  # panels of fixed shape find their places at the second drawing; there they stay

@@ -159,12 +159,19 @@ def _content(store: Store, figures: Sequence[Figure]) -> dict[str, Any]:
         "more": {kind: found for kind, found in more.items() if found},
         "tidy": _plain("table.csv: one row per cell, accuracies in percent", table),
         "commands": manifest.get("commands", []),
-        "versions": manifest.get("versions", {}),
+        "versions": manifest.get("versions", {}) | _code(store),
         "machine": manifest.get("machine", {}),
         "ensembles": _ensembles(asked),
         "surrogates": made_on(store),
         "attacks": _attacks(asked),
     }
+
+
+def _code(store: Store) -> dict[str, str]:
+    """Which state of the code finished the cells, where they say so; a run may have had several sittings."""
+    commits = store.commits()
+    words = [f"{commit or 'not recorded'} ({count} cell{'s' * (count != 1)})" for commit, count in commits.items()]
+    return {"commit": ", ".join(words)} if any(commits) else {}
 
 
 # --- what the run says in a few sentences ---
@@ -180,6 +187,8 @@ class WorstCase:
     right: dict[str, NDArray[np.bool_]]
     """Images of all seeds, one after the other; only defenses for which every cell is finished."""
     seeds: int
+    unfinished: int
+    """Defenses that are left out for that reason."""
 
     def number(self, defense: str) -> str:
         return f"{100 * float(self.right[defense].mean()):.1f}"
@@ -192,12 +201,14 @@ class WorstCase:
         return f"{100 * low:.1f} to {100 * high:.1f}"
 
     def leads(self, leader: str) -> bool:
-        """Ahead of every other defense on the same images, each difference significant."""
-        mine = self.right[leader]
-        return all(
-            len(mine) == len(values) and mine.mean() > values.mean() and mcnemar(mine, values) < SIGNIFICANT
+        """Ahead of every other defense on the same images, each difference significant for each seed."""
+        return not self.unfinished and all(
+            mine.mean() > theirs.mean() and mcnemar(mine, theirs) < SIGNIFICANT
             for defense, values in self.right.items()
             if defense != leader
+            for mine, theirs in zip(
+                self.right[leader].reshape(self.seeds, -1), values.reshape(self.seeds, -1), strict=True
+            )
         )
 
 
@@ -209,24 +220,32 @@ class _Run(Layout):
         return [tier for tier in TIERS if tier in found] + sorted(found - set(TIERS))
 
     def worst_case(self, dataset: str, tier: str) -> WorstCase | None:
-        """Over the L∞ attacks of the budget that most attacks share: bounds of other kinds do not compare."""
+        """Over the L∞ attacks of the budget that most attacks share: bounds of other kinds do not compare.
+
+        Tiers paper and strict over the attacks that both have: their difference is the way of attacking.
+        """
         budgets: dict[float, list[Cell]] = {}
-        for cell in self.cells:
+        here = [cell for cell in self.cells if cell.dataset == dataset]
+        both = {cell.setting for cell in here if cell.tier == "paper"}
+        both &= {cell.setting for cell in here if cell.tier == "strict"}
+        for cell in here:
             # JSMA calls its step eps, too; its bound is gamma
-            if (cell.dataset, cell.tier) == (dataset, tier) and "eps" in cell.settings and "gamma" not in cell.settings:
+            bounded = "eps" in cell.settings and "gamma" not in cell.settings
+            compared = tier not in ("paper", "strict") or not both or cell.setting in both
+            if cell.tier == tier and bounded and compared:
                 budgets.setdefault(float(cell.settings["eps"]), []).append(cell)
         if not budgets:
             return None
-        eps = max(budgets, key=lambda budget: len({_setting(cell) for cell in budgets[budget]}))
+        eps = max(budgets, key=lambda budget: len({cell.setting for cell in budgets[budget]}))
         chosen = budgets[eps]
         finished = [cell for cell in chosen if cell.identity in self.records]
         images = min((len(self.records[cell.identity]) for cell in finished), default=0)
-        settings = list(dict.fromkeys(_setting(cell) for cell in chosen))
+        settings = list(dict.fromkeys(cell.setting for cell in chosen))
         right: dict[str, NDArray[np.bool_]] = {}
         seeds = {cell.seed for cell in chosen}
         for defense in self.defenses(dataset):
             mine = [cell for cell in finished if cell.defense == defense]
-            if {(_setting(cell), cell.seed) for cell in mine} == {(s, seed) for s in settings for seed in seeds}:
+            if {(cell.setting, cell.seed) for cell in mine} == {(s, seed) for s in settings for seed in seeds}:
                 per_seed = [
                     [
                         self.records[cell.identity]["correct"].to_numpy(dtype=bool)[:images]
@@ -237,7 +256,8 @@ class _Run(Layout):
                 ]
                 right[defense] = np.concatenate([np.logical_and.reduce(values) for values in per_seed])
         names = list(dict.fromkeys(attack for attack, _, _ in settings))
-        return WorstCase(f"ε = {eps:g}", names, images, right, len(seeds)) if right else None
+        unfinished = len({cell.defense for cell in self.cells if cell.dataset == dataset}) - len(right)
+        return WorstCase(f"ε = {eps:g}", names, images, right, len(seeds), unfinished) if right else None
 
     def lowest(self, dataset: str, tier: str) -> dict[str, tuple[float, str]]:
         """Per defense with every attack of the tier finished: the lowest accuracy and the attack that gives it."""
@@ -255,12 +275,8 @@ class _Run(Layout):
         return found
 
 
-def _setting(cell: Cell) -> tuple[str, str, str]:
-    return cell.attack, cell.parameters, cell.library
-
-
 def _attack_title(attack: str, parameters: str) -> str:
-    return f"{attack}({parameters})" if parameters else attack
+    return f"{attack}({parameters.replace(',', ', ')})" if parameters else attack
 
 
 def _summary(run: _Run) -> list[tuple[str, str]]:
@@ -294,6 +310,9 @@ def _worst_words(worst: WorstCase | None) -> list[str]:
     start = f"the share of {worst.images} images{seeds} still classified correctly {under} at {worst.budget} is"
     if len(ranked) == 1:
         return [f"{start} {says(ranked[0])}."]
+    if worst.unfinished:
+        left = f"Not compared: {worst.unfinished} with unfinished attacks."
+        return [f"{start} highest, {says(ranked[-1])}, and lowest, {says(ranked[0])}.", left]
     lead = (
         f"{ranked[-1]} is ahead of every other defense, each difference significant (McNemar, {100 * SIGNIFICANT:g} %)."
     )
@@ -428,8 +447,6 @@ def _tiers(run: _Run, dataset: str) -> Table | None:
     cells = [cell for cell in run.cells if cell.dataset == dataset and cell.attack != "none"]
     if not cells:
         return None
-    keys = [(cell.attack, cell.parameters, cell.tier, cell.defense, cell.seed) for cell in cells]
-    several = len(set(keys)) < len(keys)  # the same attack from several libraries: a row each
     published = any(cell.published is not None for cell in cells)
     quirks = {"paper", "strict"} <= set(tiers)
     columns = [Column("attack", number=False, heads=True), Column("defense", number=False, heads=True)]
@@ -439,20 +456,13 @@ def _tiers(run: _Run, dataset: str) -> Table | None:
     rows: list[list[Field]] = []
     breaks = set()
     names = list(dict.fromkeys(cell.attack for cell in cells))
-    settings = dict.fromkeys((c.attack, c.parameters, c.library if several else "") for c in cells)
-    for attack, parameters, library in sorted(settings, key=lambda setting: names.index(setting[0])):
+    settings = {run.attack(cell): cell.attack for cell in cells}
+    for setting in sorted(settings, key=lambda setting: names.index(settings[setting])):
         breaks.add(len(rows))
-        leaders = {tier: None if several else run.best(dataset, (attack, parameters), tier) for tier in tiers}
+        leaders = {tier: run.best(dataset, setting, tier) for tier in tiers}
         for defense in run.defenses(dataset):
-            fields = [_attack_field(attack, parameters, library), Field(defense)]
-            positions = {
-                tier: [
-                    p
-                    for p in run.of(dataset, (attack, parameters), tier, defense)
-                    if library in ("", run.cells[p].library)
-                ]
-                for tier in tiers
-            }
+            fields = [_attack_field(*setting), Field(defense)]
+            positions = {tier: run.of(dataset, setting, tier, defense) for tier in tiers}
             every = [p for found in positions.values() for p in found]
             if not every:
                 continue
@@ -460,20 +470,16 @@ def _tiers(run: _Run, dataset: str) -> Table | None:
                 fields.append(Field(run.published(every) or NOTHING))
             fields += [replace(_measured(run, positions[tier]), bold=leaders[tier] == defense) for tier in tiers]
             if quirks:
-                gap = _mean(run, positions["paper"]) - _mean(run, positions["strict"])
-                fields.append(Field(NOTHING) if np.isnan(gap) else _signed(gap))
+                gap = run.quirk(dataset, setting, defense)
+                fields.append(Field(NOTHING) if gap is None else _signed(gap))
             rows.append(fields)
     return Table(f"{dataset}: accuracy in percent under attack, by tier", columns, rows, frozenset(breaks))
 
 
-def _attack_field(attack: str, parameters: str, library: str = "") -> Field:
+def _attack_field(attack: str, parameters: str) -> Field:
     """Sorted by name, then by parameters."""
-    note = f"{parameters.replace(',', ', ')} {library}".strip()
+    note = parameters.replace(",", ", ")
     return Field(attack, note, f"{attack} {note}")
-
-
-def _mean(run: _Run, positions: list[int]) -> float:
-    return float(pd.to_numeric(run.table["accuracy"].iloc[positions]).mean())
 
 
 def _signed(value: float) -> Field:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from benchmark.cells import TABLED, Cell
+from benchmark.cells import TABLED, Cell, attack_titles
 from benchmark.diagnostics import Diagnosis, diagnose
 from benchmark.statistics import accuracy_interval, mcnemar
 from benchmark.store import Store
@@ -21,6 +21,7 @@ COLUMNS = (
 """Accuracies are in percent; counts are images; forwards and backwards are per image."""
 
 SIGNIFICANT = 0.05
+FLAGGED = "†"
 
 
 def summarise(cell: Cell, records: pd.DataFrame, diagnosis: Diagnosis | None = None) -> dict[str, Any]:
@@ -93,8 +94,9 @@ def write_tables(store: Store, rows: Rows) -> None:
     write_text(store.folder / "table.csv", rows.table.to_csv(index=False, lineterminator="\n"))
     layout = Layout(rows.cells, rows.table, rows.records)
     manifest = store.manifest()
-    write_text(store.folder / "table.md", _markdown(layout, manifest["title"], rows.diagnosis, made_on(store)))
-    write_text(store.folder / "table.tex", _latex(layout, manifest["title"]))
+    notes = _notes(layout, rows.diagnosis, made_on(store))
+    write_text(store.folder / "table.md", _markdown(layout, manifest["title"], notes))
+    write_text(store.folder / "table.tex", _latex(layout, manifest["title"], notes))
 
 
 class Layout:
@@ -105,10 +107,8 @@ class Layout:
         self.table = table
         self.records = records
         self.datasets = _unique(cell.dataset for cell in cells)
-        libraries: dict[tuple[str, str], set[str]] = {}
-        for cell in cells:
-            libraries.setdefault((cell.dataset, cell.attack), set()).add(cell.library)
-        self.several = {key for key, found in libraries.items() if len(found) > 1}
+        self.titles = attack_titles(cells)
+        self.seeds = len({cell.seed for cell in cells})
 
     def defenses(self, dataset: str) -> list[str]:
         return _unique(cell.defense for cell in self.cells if cell.dataset == dataset)
@@ -122,8 +122,7 @@ class Layout:
 
     def attack(self, cell: Cell) -> tuple[str, str]:
         """Name and parameters; the library is named where one table has the attack of several."""
-        several = (cell.dataset, cell.attack) in self.several
-        return f"{cell.attack}@{cell.library}" if several else cell.attack, cell.parameters
+        return self.titles[cell.dataset, cell.attack, cell.library], cell.parameters
 
     def of(self, dataset: str, attack: tuple[str, str], tier: str, defense: str) -> list[int]:
         """Positions of the cells (one per seed) behind one number of the table."""
@@ -147,22 +146,36 @@ class Layout:
         return f"{values.iloc[0]:.1f}" if len(values) else ""
 
     def best(self, dataset: str, attack: tuple[str, str], tier: str) -> str | None:
-        """The defense that beats every other on the same images, each difference significant; else none."""
-        pooled: dict[str, Any] = {}
+        """The defense that beats every other on the same images, each difference significant for each seed; else none.
+
+        None where a defense has no number, or was not measured alike.
+        """
+        found: dict[str, dict[int, pd.Series[bool]]] = {}
+        conditions = []
         for defense in self.defenses(dataset):
-            found = [self.cells[p] for p in self.of(dataset, attack, tier, defense)]
-            done = {cell.seed: self.records[cell.identity] for cell in found if cell.identity in self.records}
-            if done:
-                pooled[defense] = pd.concat({seed: frame.set_index("index")["correct"] for seed, frame in done.items()})
-        if len(pooled) < 2:
+            cells = [self.cells[p] for p in self.of(dataset, attack, tier, defense)]
+            if not cells or any(cell.identity not in self.records for cell in cells):
+                return None
+            conditions += [cell.conditions for cell in cells]
+            found[defense] = {c.seed: self.records[c.identity].set_index("index")["correct"] for c in cells}
+        if len(found) < 2 or any(other != conditions[0] for other in conditions):
             return None
-        leader = max(pooled, key=lambda name: pooled[name].mean())
-        others = [values for name, values in pooled.items() if name != leader]
-        same = all(values.index.equals(pooled[leader].index) for values in others)  # pairs of one image and one seed
-        significant = same and all(
-            values.mean() < pooled[leader].mean() and mcnemar(pooled[leader], values) < SIGNIFICANT for values in others
-        )
-        return leader if significant else None
+        means = {defense: float(pd.concat(seeds.values()).mean()) for defense, seeds in found.items()}
+        leader = max(means, key=lambda defense: means[defense])
+        others = [seeds for defense, seeds in found.items() if defense != leader]
+        return leader if all(_leads(found[leader], seeds) for seeds in others) else None
+
+    def quirk(self, dataset: str, attack: tuple[str, str], defense: str) -> float | None:
+        """Tier paper minus tier strict; None where one of them is missing or is of other images."""
+        paper, strict = (self.table.iloc[self.of(dataset, attack, tier, defense)] for tier in ("paper", "strict"))
+        gap = paper["accuracy"].mean() - strict["accuracy"].mean()
+        images = [sorted(zip(part["seed"], part["samples"], strict=True)) for part in (paper, strict)]
+        return float(gap) if images[0] == images[1] and not pd.isna(gap) else None
+
+    def flagged(self, positions: list[int]) -> bool:
+        """True where a check speaks against one of the numbers."""
+        rows = self.table.iloc[positions]
+        return bool(((rows["samples"] > 0) & (rows["flags"] != "")).any())
 
     def notes(self) -> list[str]:
         """Sample counts, training and what is missing, for below the table."""
@@ -186,6 +199,16 @@ class Layout:
         return lines
 
 
+def _leads(mine: dict[int, pd.Series[bool]], theirs: dict[int, pd.Series[bool]]) -> bool:
+    """Ahead for each seed: what several seeds make of one image is not independent, so they are not pooled."""
+    return mine.keys() == theirs.keys() and all(
+        values.index.equals(theirs[seed].index)
+        and values.mean() > theirs[seed].mean()
+        and mcnemar(values, theirs[seed]) < SIGNIFICANT
+        for seed, values in mine.items()
+    )
+
+
 def made_on(store: Store) -> list[str]:
     """A sentence for every surrogate of black-box attacks."""
     told = store.surrogates()
@@ -199,11 +222,24 @@ def _span(counts: pd.Series[int]) -> str:
     return str(low) if low == high else f"{low} to {high} (each row's number is in table.csv)"
 
 
-def _markdown(layout: Layout, title: str, diagnosis: Diagnosis, surrogates: list[str]) -> str:
+def _notes(layout: Layout, diagnosis: Diagnosis, surrogates: list[str]) -> list[str]:
+    """What a reader of the numbers must know."""
+    notes = [*layout.notes(), *surrogates, f"Checks: {diagnosis.summary}."] if diagnosis.cells or layout.cells else []
+    return notes + [f"Flag {flag.name}, {flag.where}: {flag.words}. {flag.advice}" for flag in diagnosis.flags]
+
+
+def _markdown(layout: Layout, title: str, notes: list[str]) -> str:
     words = [
         "Accuracy in percent, the published number in parentheses. Bold: ahead of every other defense on the same",
         f"images, each lead significant (McNemar, {SIGNIFICANT:.0%}). Intervals and costs are in table.csv.",
     ]
+    if layout.seeds > 1:
+        words += [
+            "±: mean and standard deviation over seeds (of the attack alone, where the model is from outside); a lead"
+        ]
+        words += ["counts where it is significant for each seed."]
+    if any(layout.flagged([position]) for position in range(len(layout.cells))):
+        words += [f"{FLAGGED}: a check speaks against the number, see below the tables."]
     if not layout.cells:
         words = ["Nothing here has rows in a table: the figures are in report.html and in figures/."]
     lines = [f"# {title}", "", *words, ""]
@@ -218,12 +254,11 @@ def _markdown(layout: Layout, title: str, diagnosis: Diagnosis, surrogates: list
                     positions = layout.of(dataset, attack, tier, defense)
                     number, published = layout.number(positions), layout.published(positions)
                     number = f"**{number}**" if best == defense else number
+                    number += FLAGGED if layout.flagged(positions) else ""
                     line.append(f"{number} ({published})" if published else number)
                 lines.append(_row(line))
             lines.append("")
         lines += _quirks(layout, dataset)
-    notes = [*layout.notes(), *surrogates, f"Checks: {diagnosis.summary}."] if diagnosis.cells or layout.cells else []
-    notes += [f"Flag {flag.name}, {flag.where}: {flag.words}. {flag.advice}" for flag in diagnosis.flags]
     return "\n".join([*lines, *(f"- {line}" for line in notes)]) + "\n"
 
 
@@ -245,29 +280,22 @@ def _quirks(layout: Layout, dataset: str) -> list[str]:
     ]
     rows = []
     for attack in layout.attacks(dataset, "paper"):
-        gaps = [_gap(layout, dataset, attack, defense) for defense in defenses]
-        if any(gaps):
-            rows.append(_row([*attack, *(gap or "–" for gap in gaps)]))
+        gaps = [layout.quirk(dataset, attack, defense) for defense in defenses]
+        if any(gap is not None for gap in gaps):
+            rows.append(_row([*attack, *("–" if gap is None else f"{gap:+.1f}" for gap in gaps)]))
     return [*lines, *rows, ""] if rows else []
 
 
-def _gap(layout: Layout, dataset: str, attack: tuple[str, str], defense: str) -> str:
-    """Paper minus strict of one defense; empty where one of them is missing or is of other images."""
-    paper, strict = (layout.table.iloc[layout.of(dataset, attack, tier, defense)] for tier in ("paper", "strict"))
-    gap = paper["accuracy"].mean() - strict["accuracy"].mean()
-    images = [sorted(zip(part["seed"], part["samples"], strict=True)) for part in (paper, strict)]
-    return f"{gap:+.1f}" if images[0] == images[1] and not pd.isna(gap) else ""
-
-
-def _latex(layout: Layout, title: str) -> str:
-    lines = ["% needs \\usepackage{booktabs}"]
+def _latex(layout: Layout, title: str, notes: list[str]) -> str:
+    lines = ["% needs \\usepackage{booktabs}", *(f"% {note}" for note in notes)]
+    flagged = any(layout.flagged([position]) for position in range(len(layout.cells)))
     for dataset in layout.datasets:
         defenses = layout.defenses(dataset)
         lines += [
             "\\begin{table}",
             "\\centering",
             f"\\caption{{{_tex(title)}, {_tex(dataset)}: accuracy (\\%), the published number in parentheses.",
-            "Bold: significantly ahead of every other defense on the same images.}",
+            f"Bold: significantly ahead of every other defense on the same images.{DAGGER_WORDS * flagged}}}",
             f"\\begin{{tabular}}{{ll{'r' * len(defenses)}}}",
             "\\toprule",
             " & ".join(["Attack", "Para.", *map(_tex, defenses)]) + " \\\\",
@@ -284,11 +312,15 @@ def _latex(layout: Layout, title: str) -> str:
                     positions = layout.of(dataset, attack, tier, defense)
                     number = layout.number(positions).replace("±", "$\\pm$").replace("–", "--")
                     number = f"\\textbf{{{number}}}" if best == defense else number
+                    number += "$^{\\dagger}$" if layout.flagged(positions) else ""
                     published = layout.published(positions)
                     line.append(f"{number} ({published})" if published else number)
                 lines.append(" & ".join(line) + " \\\\")
         lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
     return "\n".join(lines) + "\n"
+
+
+DAGGER_WORDS = " $\\dagger$: a check speaks against the number."
 
 
 def _tex(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.patches import Rectangle
 
+from benchmark.cells import attack_titles
 from benchmark.reports.figures import Figure, canvas, seed_mark, slug, style
 from benchmark.statistics import accuracy_interval
 from benchmark.store import Store
@@ -13,9 +14,9 @@ from benchmark.store import Store
 def transfer_table(store: Store) -> pd.DataFrame:
     """One row per source and target: accuracy (untargeted) or rate of hitting the target class (targeted), percent."""
     rows = []
-    for cell in store.asked():
-        if cell.evaluation != "transfer" or not store.has(cell):
-            continue
+    cells = [cell for cell in store.asked() if cell.evaluation == "transfer" and store.has(cell)]
+    titles = attack_titles(cells)
+    for cell in cells:
         records = store.read(cell)
         targeted = bool(cell.settings["targeted"])
         for target in [*(f"net{k + 1}" for k in range(cell.members)), "ensemble"]:
@@ -27,7 +28,7 @@ def transfer_table(store: Store) -> pd.DataFrame:
                 {
                     "dataset": cell.dataset,
                     "defense": cell.defense,
-                    "attack": cell.attack,
+                    "attack": titles[cell.dataset, cell.attack, cell.library],
                     "parameters": cell.parameters.replace(",targeted=true", ""),
                     "mode": "targeted" if targeted else "untargeted",
                     "seed": cell.seed,

@@ -72,7 +72,7 @@ def test_adversarial_training_differs_from_a_baseline_and_the_report_says_so_aga
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give --dataset or --preset"),
+        (["--against", "baseline"], "baseline cannot be compared with itself"),
         (["--dataset", "digits", "--preset", "demo"], "one of them"),
         (["--dataset", "digts"], "no preset compares on 'digts'; did you mean digits"),
         (["--preset", "dmeo"], "did you mean demo"),
@@ -142,7 +142,8 @@ def test_only_answers_to_the_same_question_are_compared(make_cell: MakeCell, mak
 
 
 def _table(rows: list[tuple[float, float]]) -> pd.DataFrame:
-    return pd.DataFrame([{"attack": "pgd", "difference": difference, "p_holm": p} for difference, p in rows])
+    usual = {"attack": "pgd", "seed": 0, "candidate_flags": "", "reference_flags": ""}
+    return pd.DataFrame([{**usual, "difference": difference, "p_holm": p} for difference, p in rows])
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,31 @@ def test_the_verdict_says_what_the_tests_say(rows: list[tuple[float, float]], se
     words = verdict(_table(rows), "a", "b")
     assert words.startswith(sentence)
     assert words.endswith(".") and "\n" not in words
+
+
+def test_a_lead_that_a_check_speaks_against_is_not_told_without_it(make_cell: MakeCell, make_store: MakeStore) -> None:
+    stuck = {**_right(50), "unmoved": True, "zero_gradient": True}
+    store = make_store(
+        [
+            *((make_cell("whitebox", "ours", attack), stuck) for attack in ("fgsm", "pgd")),
+            *((make_cell("whitebox", "theirs", attack), _right(20)) for attack in ("fgsm", "pgd")),
+        ]
+    )
+    sentence = keep_comparison(store, "ours", "theirs", [])
+    assert "ahead of theirs in 2 of 2" in sentence
+    assert sentence.endswith("Read with care: in 2 of 2, ours's number is flagged (unmoved, zero-gradient).")
+    table = pd.read_csv(store.folder / "comparison.csv", keep_default_na=False)
+    assert table["candidate_flags"].tolist() == ["unmoved, zero-gradient"] * 2
+    assert table["reference_flags"].tolist() == ["", ""]
+    assert "| ours: unmoved, zero-gradient |" in (store.folder / "comparison.md").read_text(encoding="utf-8")
+
+
+def test_seeds_are_told_apart(make_cell: MakeCell, make_store: MakeStore) -> None:
+    cells = [make_cell("whitebox", name, "pgd", seed=seed) for name in ("ours", "theirs") for seed in (0, 1)]
+    store = make_store([(cell, _right(20)) for cell in cells])
+    table = compare(store, "ours", "theirs")
+    assert table["seed"].tolist() == [0, 1]
+    assert "in the 2 pairs of attack setting and seed that were run" in verdict(table, "ours", "theirs")
 
 
 # --- the paired interval ---

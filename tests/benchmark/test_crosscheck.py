@@ -252,6 +252,15 @@ def _compare(
     return crosscheck_table(make_store(list(zip(cells, (first, second), strict=True)))).iloc[1]
 
 
+def test_the_default_is_the_library_that_runs_it_unasked_wherever_it_stands(
+    make_cell: MakeCell, make_store: MakeStore
+) -> None:
+    cells = [make_cell("whitebox", "ours", "pgd", library=library) for library in ("art", "torchattacks")]
+    table = crosscheck_table(make_store([(cell, _records(20)) for cell in cells]))
+    assert table["relation"].tolist() == ["default", "same outcomes"]
+    assert table["library"].tolist() == ["torchattacks 3.5.1", "art 3.5.1"]
+
+
 def test_a_significant_difference_is_told_with_its_direction(make_cell: MakeCell, make_store: MakeStore) -> None:
     row = _compare(make_cell, make_store, _records(10), _records(30))
     assert row["verdict"] == "weaker than torchattacks, by 40.0 points"

@@ -128,6 +128,25 @@ def test_an_attack_that_fools_nobody_has_no_area_and_is_no_failure(make_cell: Ma
     assert len(detection_figures(store)) == 1
 
 
+def test_images_that_were_wrong_before_are_not_adversarial(make_cell: MakeCell, make_store: MakeStore) -> None:
+    values = np.arange(20.0)
+    clean, (attacked, columns) = _run(make_cell, values, values, values, fooled=15)
+    columns["clean_prediction"] = np.where(np.arange(20) < 5, 7, 3)
+    row = _one(make_store([clean, (attacked, columns)]))
+    assert row["adversarial_images"] == 10
+    assert row["auc"] == pytest.approx(auc_interval(values, values[5:15])[0], abs=1e-6)
+
+
+def test_one_attack_of_two_libraries_is_told_apart(make_cell: MakeCell, make_store: MakeStore) -> None:
+    values = np.arange(20.0)
+    clean, (attacked, columns) = _run(make_cell, values, values, values, fooled=15)
+    other = make_cell("detection", attack="pgd", samples=20, batch_size=20, library="art")
+    store = make_store([clean, (attacked, columns), (other, columns)])
+    assert set(detection_table(store)["attack"]) == {"pgd@torchattacks", "pgd@art"}
+    (figure,) = detection_figures(store)
+    assert set(figure.data["attack"]) == {"pgd@torchattacks(eps=0.1)", "pgd@art(eps=0.1)"}
+
+
 def test_two_names_of_one_ensemble_are_not_counted_twice(make_cell: MakeCell, make_store: MakeStore) -> None:
     values = np.arange(20.0)
     finished = [

@@ -113,6 +113,37 @@ def test_records_of_older_runs_are_checked_for_what_they_hold(seen: Seen) -> Non
     assert diagnosis.flags == () and not {"randomised-output", "wrong-way"} & set(diagnosis.made)
 
 
+@pytest.mark.parametrize("images", [50, 150])
+def test_a_last_batch_that_ran_in_parts_is_found_too(images: int, seen: Seen) -> None:
+    cell, records = seen(batch_size=100)
+    records = pd.concat([records, records.assign(index=records["index"] + COUNT)]).head(images)
+    records["batch_size"] = np.where(records["index"] < images // 100 * 100, 100, 50)
+    cell = replace(cell, samples=images)
+    assert _names((cell, records)) == []
+    records.loc[records["batch_size"] < 100, "batch_size"] = 25
+    assert _names((cell, records)) == ["out-of-memory"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch_size": 50}, "batch size 50, not 100 as for ours"),
+        ({"device": "cuda"}, "device cuda, not cpu as for ours"),
+        ({"acceleration": "none"}, "acceleration none, not folded as for ours"),
+        ({"library_version": "3.6"}, "torchattacks 3.6, not 3.5.1 as for ours"),
+    ],
+)
+def test_numbers_of_one_row_that_were_not_measured_alike_are_told(
+    change: dict[str, Any], words: str, seen: Seen
+) -> None:
+    (ours, records), (theirs, _) = seen(), seen(defense="theirs")
+    other = replace(theirs, **change)
+    (flag,) = diagnose([(ours, records), (other, records)]).flags
+    assert (flag.name, flag.cells, flag.words) == ("not-alike", (other,), words)
+    assert _names((ours, records), (theirs, records)) == []
+    assert _names((ours, records), (replace(other, tier="paper"), records)) == []
+
+
 # --- two cells: (what is suspected, the witness against it) ---
 
 PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -211,7 +242,7 @@ def test_a_flag_says_where_it_was_raised(seen: Seen) -> None:
 
 
 def test_every_check_is_tested_here() -> None:
-    assert {*ALONE, *PAIRS, "never-left", "strong-tier-beaten"} == set(CHECKS)
+    assert {*ALONE, *PAIRS, "never-left", "not-alike", "strong-tier-beaten"} == set(CHECKS)
 
 
 def test_the_documentation_lists_every_flag_with_its_rule_and_advice() -> None:

@@ -17,6 +17,7 @@ import pytest
 from benchmark import hardware
 from benchmark.cells import Cell
 from benchmark.cli import run
+from benchmark.reports import write_report
 from benchmark.reports.curves import curve_figures
 from benchmark.reports.diversity import diversity_figures
 from benchmark.reports.figures import keep
@@ -199,19 +200,46 @@ def test_pictures_of_several_seeds_keep_apart(make_cell: MakeCell, make_store: M
     assert len({figure.name for figure in figures}) == 6
 
 
+TRANSFERRED = {
+    "target": -1,
+    "prediction_net1": np.where(np.arange(10) < 6, 3, 7),
+    "prediction_net2": np.where(np.arange(10) < 2, 3, 7),
+    "prediction_ensemble": 3,
+    "clean_net1": np.where(np.arange(10) < 9, 3, 7),
+    "clean_net2": 3,
+    "clean_ensemble": 7,
+}
+
+
+def test_transfer_by_two_libraries_is_told_apart(make_cell: MakeCell, make_store: MakeStore) -> None:
+    settings = {"eps": 0.1, "targeted": False, "source": "net2"}
+    cells = [
+        make_cell("transfer", attack="pgd", settings=settings, samples=10, library=library)
+        for library in ("torchattacks", "art")
+    ]
+    store = make_store([(cell, TRANSFERRED) for cell in cells])
+    assert set(transfer_table(store)["attack"]) == {"pgd@torchattacks", "pgd@art"}
+    assert len({figure.name for figure in transfer_figures(store)}) == 2
+
+
+def test_a_report_leaves_nothing_of_an_earlier_one_and_all_that_is_not_its_own(
+    make_cell: MakeCell, make_store: MakeStore
+) -> None:
+    settings = {"eps": 0.1, "targeted": False, "source": "net2"}
+    store = make_store([(make_cell("transfer", attack="pgd", settings=settings, samples=10), TRANSFERRED)])
+    write_report(store)
+    (store.folder / "figures" / "mine.svg").write_text("<svg/>")
+    made = {path.name for path in (store.folder / "figures").iterdir()}
+    assert (store.folder / "transfer.csv").is_file() and len(made) == 4
+    store.write_manifest({**store.manifest(), "cells": []})
+    write_report(store)
+    assert not (store.folder / "transfer.csv").exists()
+    assert {path.name for path in (store.folder / "figures").iterdir()} == {"mine.svg"}
+
+
 def test_the_transfer_matrix_counts_hits_and_what_was_right_before(make_cell: MakeCell, make_store: MakeStore) -> None:
     cell = make_cell("transfer", attack="pgd", settings={"eps": 0.1, "targeted": False, "source": "net2"}, samples=10)
-    right, wrong = np.full(10, 3), np.full(10, 7)
-    columns = {
-        "target": -1,
-        "prediction_net1": np.where(np.arange(10) < 6, 3, 7),
-        "prediction_net2": np.where(np.arange(10) < 2, 3, 7),
-        "prediction_ensemble": right,
-        "clean_net1": np.where(np.arange(10) < 9, 3, 7),
-        "clean_net2": right,
-        "clean_ensemble": wrong,
-    }
-    store = make_store([(cell, columns)])
+    store = make_store([(cell, TRANSFERRED)])
     table = transfer_table(store).set_index("target")
     assert table["value"].to_dict() == {"net1": 60, "net2": 20, "ensemble": 100}
     # both right before: images 0 to 8; of these the source is fooled on 2 to 8, and net1 too on 6 to 8

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from benchmark.attacks import parse_attack
 from benchmark.cli import run
 from benchmark.display import RunDisplay
+from benchmark.ensembles import Trained, load_outside
 from benchmark.grid import PlannedAttack, Section, load_preset
 from benchmark.planning import Request
+from benchmark.runner import assemble
 from benchmark.runner import run as run_request
 from benchmark.store import Store
 from defenses import load_checkpoint
@@ -136,6 +138,54 @@ def test_other_weights_under_the_same_name_are_attacked_again(models: Path, capf
     (after,) = Store(Path("run")).asked()
     assert "done already" not in said and len(table) == 1, "the newer weights take the place of the older"
     assert before.identity != after.identity
+
+
+def test_no_number_of_other_weights_stays_beside_the_new_ones(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    spec = f"net0.pt:{NETWORK}"
+    _run([spec, "script.pt"], capfd)
+    (models / "net1.pt").replace(models / "net0.pt")
+    arguments = ["run", "demo", "--defense", spec, "--attack", "bim(eps=0.1)", *QUICK[2:], "--out", "run"]
+    assert run(arguments) == 0
+    assert (
+        "no longer in the tables, run again to have them: 1 cells of net0 with other weights" in capfd.readouterr().err
+    )
+    assert {(cell.defense, cell.attack) for cell in Store(Path("run")).asked()} == {("net0", "bim"), ("script", "fgsm")}
+
+
+def test_images_of_two_surrogates_are_not_mixed(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    demo = load_preset("demo")
+    for surrogate, attack in ((f"net0.pt:{NETWORK}", "fgsm(eps=0.1)"), (f"net1.pt:{NETWORK}", "bim(eps=0.1)")):
+        grid = replace(demo.grids[0], defenses=("models.py:both",), tiers=("strict",), attacks=())
+        grid = replace(grid, blackbox=Section((parse_attack(attack),), 20, 20), transfer=None, detection=None)
+        request = Request(
+            replace(demo, grids=(replace(grid, diversity=None),)),
+            20,
+            (0,),
+            torch.device("cpu"),
+            Path("run"),
+            "",
+            surrogate=surrogate,
+        )
+        store = run_request(request, RunDisplay())
+    assert [cell.attack for cell in store.asked()] == ["bim"]
+    assert "no longer in the tables, run again to have them: 1 cells of both from another" in capfd.readouterr().err
+
+
+def test_a_model_with_the_name_of_another_has_a_column_of_its_own(checkpoint: Path, here: Path) -> None:
+    found = load_outside(str(checkpoint), "digits")
+    other = replace(found.provenance, weights_sha256="0" * 64)
+    models = {
+        "theirs/baseline": replace(found, label="baseline", spec="theirs/baseline"),
+        "baseline": Trained("baseline", "baseline", found.ensemble, other),
+    }
+    demo = load_preset("demo")
+    attack = PlannedAttack(parse_attack("fgsm(eps=0.1)"), 20, 20)
+    grid = replace(demo.grids[0], defenses=tuple(models), tiers=("strict",), attacks=(attack,))
+    grid = replace(grid, blackbox=None, transfer=None, detection=None, diversity=None)
+    request = Request(replace(demo, grids=(grid,)), 20, (0, 1), torch.device("cpu"), here / "run", "")
+    work = assemble(request, Store(here / "run"), lambda spec, grid, seed: models[spec])
+    names = {(cell.spec, cell.defense) for part in work for cell in part.cells}
+    assert names == {("theirs/baseline", "baseline"), ("baseline", "baseline (2)")}
 
 
 @pytest.mark.parametrize(

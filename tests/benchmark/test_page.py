@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmark import hardware
 from benchmark.cells import Cell
 from benchmark.diagnostics import CHECKS
 from benchmark.reports.figures import Figure, canvas, keep, style
@@ -270,6 +271,70 @@ def test_several_seeds_are_a_mean_with_its_spread(tmp_path: Path) -> None:
     write_page(store, [])
     rows = _Elements((store.folder / "report.html").read_text(encoding="utf-8")).table("digits: accuracy in percent un")
     assert rows[1][2] == "30.0 ± 14.1 2 seeds"
+
+
+def test_tiers_are_summed_up_over_the_attacks_that_both_have(tmp_path: Path) -> None:
+    cells = [
+        (_cell("one", "pgd", "paper"), _records(40)),
+        (_cell("one", "pgd", "strict"), _records(30)),
+        (_cell("one", "mim", "strict"), _records(5)),
+    ]
+    store = _store(tmp_path / "run", cells)
+    write_page(store, [])
+    page = _Elements((store.folder / "report.html").read_text(encoding="utf-8"))
+    (row,) = page.table("digits: images still classified correctly")[1:]
+    assert [field.split()[0] for field in row[2:]] == ["80.0", "60.0", "10.0"], "paper, strict, any attack of strict"
+
+
+def test_tiers_on_different_images_are_not_subtracted(tmp_path: Path) -> None:
+    cells = [
+        (_cell("one", "pgd", "paper", samples=20), _records(16, 20)),
+        (_cell("one", "pgd", "strict"), _records(10)),
+    ]
+    store = _store(tmp_path / "run", cells)
+    write_page(store, [])
+    rows = _Elements((store.folder / "report.html").read_text(encoding="utf-8")).table("digits: accuracy in percent un")
+    assert rows[0][-1] == "paper − strict" and rows[1][-1] == "–"
+
+
+def test_no_defense_is_called_ahead_of_one_that_is_not_finished(tmp_path: Path) -> None:
+    cells = [(_cell("one", "pgd", "strict"), _records(40)), (_cell("two", "pgd", "strict"), _records(10))]
+    store = _store(tmp_path / "run", cells, [_cell("three", "pgd", "strict")])
+    write_page(store, [])
+    page = (store.folder / "report.html").read_text(encoding="utf-8")
+    assert "Not compared: 1 with unfinished attacks." in page and "ahead of every other defense, each" not in page
+
+
+def test_an_attack_of_several_libraries_has_a_row_for_each(tmp_path: Path) -> None:
+    cells = [
+        (_cell("one", "pgd", "strict"), _records(30)),
+        (_cell("one", "pgd", "strict", library="art", settings={"eps": 0.2}), _records(20)),
+        (_cell("one", "pgd", "strict", library="native", settings={"eps": 0.3}), _records(10)),
+        (_cell("one", "fgsm", "strict"), _records(40)),
+    ]
+    store = _store(tmp_path / "run", cells)
+    write_page(store, [])
+    rows = _Elements((store.folder / "report.html").read_text(encoding="utf-8")).table("digits: accuracy in percent un")
+    assert [(row[0], row[2].split()[0]) for row in rows[1:]] == [
+        ("pgd@torchattacks eps=0.1", "60.0"),
+        ("pgd@art eps=0.2", "40.0"),
+        ("pgd@native eps=0.3", "20.0"),
+        ("fgsm eps=0.1", "80.0"),
+    ]
+
+
+def test_a_run_of_several_sittings_says_which_code_finished_how_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [(_cell("one", attack, "strict"), _records(10)) for attack in ("fgsm", "bim", "pgd")]
+    store = _store(tmp_path / "run", cells)
+    for commit, sitting in (("", cells[:1]), ("0123456789ab", cells[1:])):
+        monkeypatch.setattr(hardware, "commit", lambda commit=commit: commit)
+        for cell, records in sitting:
+            Store(store.folder).write(cell, records)
+    write_page(store, [])
+    page = (store.folder / "report.html").read_text(encoding="utf-8")
+    assert "not recorded (1 cell), 0123456789ab (2 cells)" in page
 
 
 def test_failed_unfinished_and_flagged_cells_come_before_any_table_of_results(page: str) -> None:

@@ -10,6 +10,7 @@ from typing import cast
 import pandas as pd
 import pytest
 
+from benchmark import hardware
 from benchmark.cells import Cell
 from benchmark.display import RunDisplay
 from benchmark.executors import Failure, Material, Outcome
@@ -82,6 +83,17 @@ def test_the_name_of_a_cells_file_says_what_is_in_it(store: Store) -> None:
     assert name.startswith("whitebox-baseline-cw-c=1-strict-n25-") and name.endswith(f"{CELL.identity[:16]}.parquet")
     odd = replace(CELL, defense="../a b/ensemble.safetensors")
     assert store.path(odd).parent == store.cells
+
+
+def test_cells_say_which_state_of_the_code_finished_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [replace(CELL, seed=seed) for seed in range(4)]
+    for cell, commit in zip(cells, ("", "one", "two", "two"), strict=True):
+        monkeypatch.setattr(hardware, "commit", lambda commit=commit: commit)
+        store = Store(tmp_path / "run")  # a sitting
+        store.open("demo")
+        store.write(cell, _records(0, 25))
+        store.write_manifest({**FOREIGN, "cells": [cell.asked() for cell in cells]})
+    assert store.commits() == {"": 1, "one": 1, "two": 2}
 
 
 def test_a_cell_whose_writing_fails_is_not_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

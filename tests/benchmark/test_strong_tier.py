@@ -20,12 +20,15 @@ from benchmark.evaluations import strong
 from benchmark.grid import load_preset, narrow, strong_radii
 from benchmark.planning import strong_cell
 from benchmark.reports import write_report
-from benchmark.reports.strong import gap_table, suite_table
+from benchmark.reports.strong import gap_figures, gap_table, suite_table
 from benchmark.reports.tables import read_rows
 from benchmark.store import Store
 from defenses.checkpoints import load_checkpoint
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+
+MakeCell = Callable[..., Cell]
+MakeStore = Callable[[Sequence[tuple[Cell, dict[str, Any]]]], Store]
 
 EPS = 0.05
 SUITE = (
@@ -190,6 +193,28 @@ def test_a_run_shows_how_far_the_tiers_lie_apart_and_who_broke_what(folder: Path
     before = {name: (folder / name).read_bytes() for name in ("strong.csv", "gap.csv", "report.html")}
     write_report(store)
     assert before == {name: (folder / name).read_bytes() for name in before}
+
+
+def test_the_picture_of_the_gap_says_how_many_images_each_has(make_cell: MakeCell, make_store: MakeStore) -> None:
+    settings = {"eps": 0.1, "suite": "full", "stages": []}
+    cells = [
+        make_cell("strong", name, "worst-case", tier="strong", settings=settings, samples=count)
+        for name, count in (("one", 50), ("two", 20))
+    ]
+    (figure,) = gap_figures(read_rows(make_store([(cell, {"broken_at": -1}) for cell in cells])))
+    assert "on the first images, 20 to 50 by defense, ε = 0.1" in figure.words
+
+
+def test_the_gap_is_between_tiers_and_not_between_attacks(folder: Path, checkpoint: Path) -> None:
+    """An attack that tier strict alone has says nothing of what the paper's way of attacking is worth."""
+    before = gap_table(read_rows(Store(folder)))
+    asked = ["run", "demo", "--attack", f"pgd(eps={EPS},steps=50,step_size=0.01,restarts=2)", "--tier", "strict"]
+    asked += ["--samples", "40", "--batch-size", "16", "--out", "run", "--defense", str(checkpoint)]
+    assert adp_bench(asked) == 0
+    rows = read_rows(Store(folder))
+    longer = next(cell for cell in rows.cells if cell.settings.get("restarts") == 2)
+    assert 100 * rows.records[longer.identity]["correct"].mean() < before["strict"].iloc[0]
+    pd.testing.assert_frame_equal(gap_table(rows), before)
 
 
 def test_kept_images_fool_the_same_weights_later(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

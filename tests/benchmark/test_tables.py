@@ -129,7 +129,36 @@ def test_seeds_are_paired_with_their_own(tmp_path: Path) -> None:
     assert _row(_write(tmp_path, cells))[2:] == ["10.0", "90.0"]
 
 
+def test_nothing_is_bold_beside_a_defense_without_a_number(tmp_path: Path) -> None:
+    cells = [(_defense("one"), _records(20)), (_defense("two"), _records(60)), (_defense("three"), None)]
+    assert _row(_write(tmp_path, cells))[2:] == ["20.0", "60.0", "–"], "nobody knows how the third would do"
+
+
+def test_a_lead_over_a_number_that_was_not_measured_alike_is_not_bold_and_flagged(tmp_path: Path) -> None:
+    other = (_defense("two", batch_size=25), _records(60).assign(batch_size=25))
+    assert _row(_write(tmp_path, [(_defense("one"), _records(20)), other]))[2:] == ["20.0", "60.0†"]
+
+
+def test_seeds_are_not_more_images(tmp_path: Path) -> None:
+    """Five images against none, five times over: the same images, so no more evidence than once."""
+    cells = [(_defense(n, seed=s), _records(right)) for s in range(5) for n, right in (("one", 50), ("two", 55))]
+    folder = _write(tmp_path / "a", cells)
+    assert _row(folder)[2:] == ["50.0 ± 0.0", "55.0 ± 0.0"]
+    assert "±: mean and standard deviation over seeds" in (folder / "table.md").read_text()
+    cells = [(_defense(n, seed=s), _records(right)) for s in range(2) for n, right in (("one", 50), ("two", 60))]
+    assert _row(_write(tmp_path / "b", cells))[2:] == ["50.0 ± 0.0", "**60.0 ± 0.0**"], "ten images, for each seed"
+
+
 # --- flags ---
+
+
+def test_a_number_that_a_check_speaks_against_is_marked_in_both_tables(tmp_path: Path) -> None:
+    folder = _write(tmp_path, [(_defense("one"), _records(20)), (_defense("two"), _records(60, unmoved=100))])
+    assert _row(folder)[2:] == ["20.0", "**60.0**†"]
+    assert "†: a check speaks against the number" in (folder / "table.md").read_text()
+    latex = (folder / "table.tex").read_text()
+    assert "\\textbf{60.0}$^{\\dagger}$" in latex and "$\\dagger$: a check speaks" in latex
+    assert "% Images on digits: pgd 100." in latex and "% Flag unmoved, digits · two · pgd(eps=0.1) · strict" in latex
 
 
 def test_what_other_attacks_say_against_a_number_is_in_its_row_and_below_the_table(tmp_path: Path) -> None:
