@@ -126,17 +126,18 @@ class Cell:
         return self.question, self.defense, self.members
 
     @property
+    def attack_title(self) -> str:
+        """The attack with its parameters; the library is named where it is not the usual one."""
+        usual = self.library in ("none", "several", _usual_library(self.attack))
+        name = self.attack if usual else f"{self.attack}@{self.library}"
+        return f"{name}({self.parameters})" if self.parameters else name
+
+    @property
     def title(self) -> str:
         """For progress lines."""
-        name = (
-            self.attack
-            if self.library in ("none", "several", _usual_library(self.attack))
-            else f"{self.attack}@{self.library}"
-        )
-        attack = f"{name}({self.parameters})" if self.parameters else name
         what = self.tier if self.evaluation == "whitebox" else self.evaluation
         source = f" from {self.settings['source']}" if "source" in self.settings else ""
-        return f"{self.defense} · {attack}{source} · {what}"
+        return f"{self.defense} · {self.attack_title}{source} · {what}"
 
 
 def cell_from(asked: dict[str, Any]) -> Cell:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -158,27 +159,45 @@ def measure_costs(request: Request, specs: list[str], labels: list[str]) -> list
     return lines
 
 
-def keep_comparison(store: Store, candidate: str, reference: str, costs: list[str]) -> str:
-    """Remember what is compared, so that a report can be made again; write the comparison and return the sentence."""
+def keep_record(store: Store, candidate: str, reference: str, costs: list[str]) -> None:
+    """Remember what is compared; every report of the run then has the comparison."""
     record = {"candidate": candidate, "reference": reference, "costs": costs}
     write_text(store.folder / RECORD, json.dumps(record, indent=1) + "\n")
-    return write_comparison(store) or ""
 
 
-def write_comparison(store: Store) -> str | None:
-    """Write comparison.csv and comparison.md of a run that compares; the sentence, or None for other runs."""
+class Comparison(NamedTuple):
+    """Two defenses of a run, and what may be said of them."""
+
+    candidate: str
+    reference: str
+    costs: list[str]
+    table: pd.DataFrame
+    sentence: str
+
+
+def comparison_of(store: Store) -> Comparison | None:
+    """What a run that compares has found; None for other runs."""
     path = store.folder / RECORD
     if not path.is_file():
         return None
     record = json.loads(path.read_text(encoding="utf-8"))
     candidate, reference = record["candidate"], record["reference"]
     table = compare(store, candidate, reference)
-    sentence = verdict(table, candidate, reference)
+    return Comparison(candidate, reference, record["costs"], table, verdict(table, candidate, reference))
+
+
+def write_comparison(store: Store) -> None:
+    """Write comparison.csv and comparison.md of a run that compares."""
+    found = comparison_of(store)
+    if found is None:
+        return
+    candidate, reference, costs, table, sentence = found
     lines = [f"# {candidate} against {reference}", "", sentence, ""]
+    lines += ["Holm's correction is over the rows with an attack; those without one are not part of it.", ""]
     note = clean_note(table)
     if note:
         lines += [note, ""]
-    lines += [f"- {line}" for line in record["costs"]]
+    lines += [f"- {line}" for line in costs]
     heads = ["attack", "parameters", "tier", "seed", "images", candidate, reference]
     heads += ["difference", "95 % interval", "p", "p, Holm", "flags"]
     lines += ["", "| " + " | ".join(heads) + " |", "| " + " | ".join(["---"] * 3 + ["---:"] * 8 + ["---"]) + " |"]
@@ -193,4 +212,3 @@ def write_comparison(store: Store) -> str | None:
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     write_text(store.folder / "comparison.csv", table.to_csv(index=False, lineterminator="\n"))
     write_text(store.folder / "comparison.md", "\n".join(lines) + "\n")
-    return sentence

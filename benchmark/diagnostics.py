@@ -227,6 +227,8 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
     count = {name: int(records[name].sum()) for name in ("unmoved", "not_finite", "out_of_ball", "out_of_box")}
     still = count["unmoved"] > FEW * attacked if _bounded(cell) else attacked - count["unmoved"] < FEW * attacked
     moved = f"the attack moved {attacked - count['unmoved']} of the {attacked} images it should have"
+    if _minimiser(cell):
+        moved += "; it gives the clean image back where it fails"
     yield "unmoved", moved if still else ""
     if _minimiser(cell) and "never_left" in records:
         stuck = int(records["never_left"].eq(True).sum())
@@ -441,4 +443,4 @@ def _kind(cell: Cell, *but: str) -> tuple[str, ...]:
 def _attack(cell: Cell) -> str:
     source = f" from {cell.settings['source']}" if "source" in cell.settings else ""
     origin = " from a surrogate" if "surrogate" in cell.settings else source
-    return f"{cell.attack}({cell.parameters}){origin}"
+    return f"{cell.attack_title}{origin}"

@@ -34,6 +34,7 @@ class RunDisplay:
         self.console = Console(stderr=True, highlight=False)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
         self.bars = Progress(*columns, TextColumn("{task.fields[left]}"), console=self.console, transient=True)
+        self.status = self.console.status("")
         self.open: dict[str, _Open] = {}
         self.total = self.number = 0
         self.costs: dict[str, float] = {}
@@ -109,7 +110,19 @@ class RunDisplay:
         self.say(f"tables: {store.folder / 'table.md'} and table.csv, table.tex")
         self.say(f"report: {store.folder / 'report.html'}")
 
+    def writing(self, words: str) -> None:
+        """What the report has come to: a live line on a terminal, elsewhere a line at most every ten seconds."""
+        if self.console.is_terminal:
+            if self.bars.live.is_started:
+                self.bars.stop()
+            self.status.update(words)
+            self.status.start()
+        elif time.monotonic() - self.last_line > 10:
+            self.last_line = time.monotonic()
+            self.say(words)
+
     def stop(self) -> None:
+        self.status.stop()
         if self.bars.live.is_started:  # stopping bars that never started prints an empty line
             self.bars.stop()
 

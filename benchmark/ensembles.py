@@ -24,6 +24,14 @@ from defenses.training import estimate_seconds
 
 REFERENCE = Path("results/checkpoints")
 """Ensembles that come with the project, in the same layout as `ENSEMBLES`."""
+BESIDE = Path(__file__).parents[1] / REFERENCE
+"""The same beside the source, for who works in another folder."""
+
+
+def references() -> list[Path]:
+    """Where ensembles that come with the project may be."""
+    here = REFERENCE.is_dir() and BESIDE.is_dir() and REFERENCE.samefile(BESIDE)
+    return [REFERENCE] if here else [REFERENCE, BESIDE]
 
 
 @dataclass(frozen=True)
@@ -115,12 +123,12 @@ def locate(spec: str, dataset: str, network: str, members: int, recipe: str, see
     named = parse_defense(spec)
     named.defense.check(members, 10**9)
     folder = default_folder(named, dataset, canonical_network(network), members, find_recipe(recipe, dataset), seed)
-    for root in (REFERENCE, ENSEMBLES):
+    for root in (*references(), ENSEMBLES):
         path = root / folder.relative_to(ENSEMBLES) / FILE_NAME
         if path.is_file():
             return path
     shortened = f"{dataset}/{glob.escape(folder.name)}-{CHANGED}-*/{FILE_NAME}"
-    return next(iter(sorted(REFERENCE.glob(shortened))), None)
+    return next((path for root in references() for path in sorted(root.glob(shortened))), None)
 
 
 def find(spec: str, dataset: str, network: str, members: int, recipe: str, seed: int) -> Trained | None:

@@ -33,12 +33,21 @@ def _processor() -> str:
 
 
 def commit() -> str:
-    """Commit of the source tree the code runs from, marked when it has changes; empty for an installed package."""
+    """Commit of the source tree the code runs from, marked when the code has changes; empty for an installed package.
+
+    Results that a run writes into the tree are no change of the code.
+    """
     root = Path(__file__).parents[1]
     if not (root / ".git").exists():  # an environment inside somebody else's repository has a commit that is not ours
         return ""
     try:
-        words = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--match="]
-        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--", "benchmark", "defenses")
     except (OSError, subprocess.SubprocessError):
         return ""
+    return f"{head}-dirty" if changed else head
+
+
+def _git(root: Path, *words: str) -> str:
+    command = ["git", "-C", str(root), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

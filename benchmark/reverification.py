@@ -8,7 +8,7 @@ import torch
 
 from benchmark import datasets
 from benchmark.cells import Cell
-from benchmark.ensembles import REFERENCE, load_outside
+from benchmark.ensembles import load_outside, references
 from benchmark.models import predict, prepared
 from benchmark.store import Store
 from benchmark.training import ENSEMBLES
@@ -55,7 +55,7 @@ def find_weights(cell: Cell) -> Ensemble:
         trained = load_outside(cell.spec, cell.dataset)
         if trained.provenance.weights_sha256 == cell.weights:
             return trained.ensemble
-    for root in (REFERENCE, ENSEMBLES):
+    for root in (*references(), ENSEMBLES):
         for path in sorted(Path(root).rglob(FILE_NAME)):
             if read_provenance(path).weights_sha256 == cell.weights:
                 return load_checkpoint(path)

@@ -46,8 +46,13 @@ FindEnsemble = Callable[[str, Grid, int], Trained]
 """The ensemble of a defense spec, in a grid, with a seed."""
 
 
-def run(request: Request, display: RunDisplay, executor: Executor | None = None) -> Store:
-    """Run every cell that is not there yet, then write tables and report."""
+def run(
+    request: Request,
+    display: RunDisplay,
+    executor: Executor | None = None,
+    finish: Callable[[Store], None] = lambda store: None,
+) -> Store:
+    """Run every cell that is not there yet, then ``finish``, then write tables and report."""
     store = Store(request.out)
     check(request)
     store.open(request.preset.name)
@@ -71,8 +76,9 @@ def run(request: Request, display: RunDisplay, executor: Executor | None = None)
     with closing((executor or Local()).run(batches, display)) as outcomes:
         for outcome in outcomes:
             ledger.take(outcome)
+    finish(store)
     display.say("writing tables and figures")
-    display.finish(store, write_report(store))
+    display.finish(store, write_report(store, display.writing))
     if ledger.failed:
         words = f"{len(ledger.failed)} of {len(cells)} cells failed"
         raise RunFailed(f"{words}; {store.folder / 'table.csv'} says which and why")

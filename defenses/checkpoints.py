@@ -88,6 +88,10 @@ def load_checkpoint(spec: str | Path, **expected: Any) -> Ensemble:
         ensemble = load_outside(str(spec), expected.get("shape"), expected.get("classes"))
     for name, value in expected.items():
         found = getattr(ensemble.provenance, name)
+        if found != value and name == "defense_digest":
+            raise BadInput(
+                f"{spec} was trained with another version of the defense's file; to train it again, delete its folder"
+            )
         if found != value and not (name == "dataset" and not found):
             raise BadInput(f"{spec} has {name} {found!r}, not {value!r}; give a checkpoint that fits or train one")
     return ensemble.eval()

@@ -36,6 +36,23 @@ class Result(NamedTuple):
     terms: Terms
 
 
+def checked(terms: Terms, defense: Defense, images: int) -> Terms:
+    """Loss terms as an objective must give them: named, a value per image, with a gradient."""
+    what = f"the objective of {type(defense).__name__}"
+    if not isinstance(terms, dict) or not terms:
+        raise BadInput(f"{what} gives a {type(terms).__name__}; it must give a dict of named loss terms")
+    for name, term in terms.items():
+        if not isinstance(term, Tensor) or term.shape != (images,):
+            found = f"shape {tuple(term.shape)}" if isinstance(term, Tensor) else f"type {type(term).__name__}"
+            raise BadInput(
+                f"{what}: term {name!r} has {found}; it must have a value per image, shape ({images},): sum over the "
+                "members, and leave the mean over the images to the training"
+            )
+    if not any(term.requires_grad for term in terms.values()):
+        raise BadInput(f"{what} has no gradient: compute it from the logits, without detach or no_grad")
+    return terms
+
+
 def total(terms: Terms) -> Tensor:
     """The loss: mean over images of the sum of the terms. Stops when it is not finite, naming the term.
 
@@ -75,7 +92,7 @@ class Defense:
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
         """Loss terms from member logits (K, N, L) and labels (N,)."""
-        raise TypeError(f"{type(self).__name__} defines neither objective nor forward")
+        raise BadInput(f"{type(self).__name__} defines neither objective nor forward")
 
     def batch(
         self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
@@ -86,7 +103,8 @@ class Defense:
     def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
         """Member logits and loss terms of a batch; override it when the terms need more than the logits."""
         logits = ensemble.member_logits(images)
-        return logits, self.objective(logits, labels)
+        terms = self.objective(logits, labels)
+        return logits, checked(terms, self, len(labels)) if logits.requires_grad else terms
 
     def step(
         self,

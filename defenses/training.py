@@ -34,7 +34,7 @@ from defenses.errors import BadInput, RunFailed
 from defenses.files import writable_folder, write_bytes, write_text
 from defenses.images import LabelledImages
 from defenses.networks import canonical_network
-from defenses.objectives import Defense, Place, Result, cross_entropy, total
+from defenses.objectives import Defense, Place, Result, checked, cross_entropy, total
 from defenses.precision import require_bfloat16
 from defenses.recipes import OLDER_RECIPES, Recipe
 from defenses.subnormals import subnormals_as_zero
@@ -280,9 +280,12 @@ class _Run:
                 totals.add(self._step(defense, trained, share(rows), scale, generator))
                 report(batch + 1, totals)
         except RunFailed as error:
+            advice = f"Try a lower learning rate than {self.recipe.learning_rate:g}"
+            if self.epoch == batch == 0:
+                advice = "No step had been taken: look for a logarithm of 0 or a division by 0 in the objective"
             raise RunFailed(
                 f"{error} in epoch {self.epoch + 1}, batch {batch + 1}; nothing after epoch {self.epoch} was kept. "
-                f"Try a lower learning rate than {self.recipe.learning_rate:g}"
+                f"{advice}"
             ) from error
         finally:
             self.ensemble.mean, self.ensemble.precision = full_mean, torch.float32
@@ -429,7 +432,7 @@ def sequential_step(
     with torch.no_grad(), batch_norm_mode(ensemble, "as set"):
         logits = ensemble.member_logits(images)
     logits.requires_grad_()
-    terms = defense.objective(logits, labels)
+    terms = checked(defense.objective(logits, labels), defense, len(labels))
     (gradient,) = torch.autograd.grad(total(terms), logits)
     optimiser.zero_grad()
     inputs = ensemble.normalise(images)
@@ -479,6 +482,11 @@ def _require_same(asked: Provenance, found: dict[str, Any], path: Path) -> None:
             if isinstance(value, dict) and isinstance(there, dict):
                 key = next(key for key in {**value, **there} if value.get(key) != there.get(key))
                 name, value, there = key, value.get(key), there.get(key)
+            if name == "defense_digest":
+                raise BadInput(
+                    f"{path} was made with another version of the defense's file; delete it to train again, "
+                    "or give another --out"
+                )
             raise BadInput(f"{path} was made with {name} {there!r}, not {value!r}; give another --out or delete it")
 
 

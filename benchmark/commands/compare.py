@@ -5,11 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from defenses.errors import BadInput
+
+if TYPE_CHECKING:
+    from benchmark.store import Store
 
 PRESETS = {
     "digits": "demo",
@@ -47,7 +50,7 @@ def compare(
     from dataclasses import replace
 
     from benchmark.commands.run import read_samples
-    from benchmark.comparison import keep_comparison, label_in, measure_costs
+    from benchmark.comparison import comparison_of, keep_record, label_in, measure_costs
     from benchmark.devices import find_device, set_threads
     from benchmark.display import RunDisplay
     from benchmark.grid import PlannedAttack, load_preset, narrow
@@ -84,11 +87,16 @@ def compare(
         remarks=asked,
     )
     display = RunDisplay()
+
+    def keep(store: Store) -> None:
+        first, second = (label_in(store, spec) for spec in (candidate, against))
+        keep_record(store, first, second, measure_costs(request, [candidate, against], [first, second]))
+
     try:
-        store = run_request(request, display)
+        store = run_request(request, display, finish=keep)
     finally:
         display.stop()
-    first, second = (label_in(store, spec) for spec in (candidate, against))
-    costs = measure_costs(request, [candidate, against], [first, second])
-    typer.echo(keep_comparison(store, first, second, costs))
+    found = comparison_of(store)
+    assert found is not None
+    typer.echo(found.sentence)
     typer.echo(store.folder / "comparison.md")

@@ -73,12 +73,12 @@ def _presets() -> list[Row]:
 
 def _checkpoints() -> list[Row]:
     """Trained ensembles in this folder's results: those that come with the project, then those trained here."""
-    from benchmark.ensembles import REFERENCE, others_of
+    from benchmark.ensembles import others_of, references
     from benchmark.training import ENSEMBLES
     from defenses.checkpoints import FILE_NAME, read_provenance
 
     rows = []
-    for root in (REFERENCE, ENSEMBLES):
+    for root in (*references(), ENSEMBLES):
         for path in sorted(root.glob(f"*/*/{FILE_NAME}")):
             origin = read_provenance(path)
             recipe = origin.recipe

@@ -10,8 +10,13 @@ import typer
 
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]) -> None:
     """Write every table, figure and the page of a run again, from what is stored; no model is touched."""
+    from benchmark.display import RunDisplay
     from benchmark.reports import write_report
     from benchmark.store import Store
 
-    write_report(Store(folder))
+    display = RunDisplay()
+    try:
+        write_report(Store(folder), display.writing)
+    finally:
+        display.stop()
     typer.echo(folder / "report.html")

@@ -41,7 +41,8 @@ def train(
     start_from: Annotated[Path | None, typer.Option(help="Checkpoint of the same kind to start from.")] = None,
 ) -> None:
     """Train an ensemble with a defense; killed or stopped, the same command goes on where it was."""
-    from benchmark.training import train_ensemble
+    from benchmark.ensembles import locate
+    from benchmark.training import ENSEMBLES, default_network, train_ensemble
 
     changes: dict[str, Any] = {
         "epochs": epochs,
@@ -54,4 +55,7 @@ def train(
         "validation": validation,
         "select": select,
     }
+    shipped = locate(defense, dataset, network or default_network(dataset), members, recipe, seed)
+    if shipped and not shipped.is_relative_to(ENSEMBLES) and out is None and not any(changes.values()):
+        typer.echo(f"{shipped.parent} is an ensemble like this one and comes first in `adp-bench run`", err=True)
     train_ensemble(defense, dataset, network, members, recipe, changes, seed, out, device, threads, start_from)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from benchmark.comparison import write_comparison
 from benchmark.diagnostics import Diagnosis
 from benchmark.reports.crosscheck import crosscheck_figures, write_crosscheck
@@ -18,9 +20,11 @@ from benchmark.store import Store
 from defenses.files import write_text
 
 
-def write_report(store: Store) -> Diagnosis:
+def write_report(store: Store, say: Callable[[str], None] = lambda words: None) -> Diagnosis:
     """Write every table and figure of a run folder, and the page that holds them all; what the checks found."""
+    say("reading and checking the cells")
     rows = read_rows(store)
+    say("writing the tables")
     write_tables(store, rows)
     write_comparison(store)
     tables = {
@@ -35,6 +39,7 @@ def write_report(store: Store) -> Diagnosis:
             path.unlink(missing_ok=True)  # of weights that are gone
         else:
             write_text(path, table.to_csv(index=False, lineterminator="\n"))
+    say("drawing the figures")
     figures = [
         *crosscheck_figures(write_crosscheck(store)),
         *gap_figures(rows),
@@ -44,6 +49,7 @@ def write_report(store: Store) -> Diagnosis:
         *diversity_figures(store),
         *strip_figures(store, rows.cells),
     ]
-    keep(store.folder / "figures", figures)
+    keep(store.folder / "figures", figures, say)
+    say("writing the page")
     write_page(store, figures)
     return rows.diagnosis

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +70,7 @@ def look(position: int) -> dict[str, Any]:
     return {"color": COLOURS[position % len(COLOURS)], "linestyle": STYLES[position % len(STYLES)]}
 
 
-def keep(folder: Path, figures: Sequence[Figure]) -> None:
+def keep(folder: Path, figures: Sequence[Figure], say: Callable[[str], None] = lambda words: None) -> None:
     """Write every figure as SVG and PNG with its CSV; nothing in the files depends on when or where.
 
     Figures of an earlier report that this one does not have are removed: they show what is no longer in the tables.
@@ -81,7 +81,8 @@ def keep(folder: Path, figures: Sequence[Figure]) -> None:
         if all(map(Path.is_file, old)) and path.name[:-4] not in {figure.name for figure in figures}:
             for other in old:
                 other.unlink()
-    for figure in figures:
+    for number, figure in enumerate(figures, 1):
+        say(f"writing figure {number} of {len(figures)}")
         with style():
             for _ in range(2):  # panels of fixed shape find their places at the second drawing; there they stay
                 figure.canvas.draw_without_rendering()

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
 from benchmark.cells import Cell
+from benchmark.comparison import comparison_of
 from benchmark.diagnostics import Diagnosis
 from benchmark.evaluations.strong import ATTACK as WORST
 from benchmark.reports import crosscheck
@@ -128,6 +129,7 @@ def _content(store: Store, figures: Sequence[Figure]) -> dict[str, Any]:
     cells, table, records, diagnosis = read_rows(store)
     run = _Run(cells, table, records)
     warned = _warned(store, asked, diagnosis)
+    comparison = comparison_of(store)
     groups: dict[str, list[Picture]] = {}
     for figure in figures:
         groups.setdefault(_kind(figure.name), []).append(_picture(store, figure))
@@ -143,7 +145,8 @@ def _content(store: Store, figures: Sequence[Figure]) -> dict[str, Any]:
         "title": manifest["title"],
         "preset": manifest["preset"],
         "counts": _counts(store, asked, warned),
-        "summary": _summary(run),
+        "summary": _summary(run, comparison is None),
+        "comparison": comparison.sentence if comparison else "",
         "strong": "strong" in {cell.tier for cell in cells},
         "warned": warned,
         "checked": f"{diagnosis.summary}.".capitalize(),
@@ -279,12 +282,12 @@ def _attack_title(attack: str, parameters: str) -> str:
     return f"{attack}({parameters.replace(',', ', ')})" if parameters else attack
 
 
-def _summary(run: _Run) -> list[tuple[str, str]]:
-    """Per dataset and tier, what it is about and what was found."""
+def _summary(run: _Run, lead: bool) -> list[tuple[str, str]]:
+    """Per dataset and tier, what it is about and what was found; who is ahead, unless a comparison says so."""
     sentences = []
     for dataset in run.datasets:
         for tier in run.attacked(dataset):
-            words = [*_worst_words(run.worst_case(dataset, tier)), *_lowest_words(run, dataset, tier)]
+            words = [*_worst_words(run.worst_case(dataset, tier), lead), *_lowest_words(run, dataset, tier)]
             chosen = run.table[(run.table["dataset"] == dataset) & (run.table["tier"] == tier)]
             if flagged := int(((chosen["samples"] > 0) & (chosen["flags"] != "")).sum()):
                 words.append(f"Flagged: {flagged} of {len(chosen)} cells; see below before believing the order.")
@@ -293,7 +296,7 @@ def _summary(run: _Run) -> list[tuple[str, str]]:
     return sentences
 
 
-def _worst_words(worst: WorstCase | None) -> list[str]:
+def _worst_words(worst: WorstCase | None, with_lead: bool) -> list[str]:
     if worst is None:
         return []
     ranked = sorted(worst.right, key=lambda defense: float(worst.right[defense].mean()))
@@ -316,11 +319,9 @@ def _worst_words(worst: WorstCase | None) -> list[str]:
     lead = (
         f"{ranked[-1]} is ahead of every other defense, each difference significant (McNemar, {100 * SIGNIFICANT:g} %)."
     )
-    none = "No defense is significantly ahead of all others."
-    return [
-        f"{start} highest, {says(ranked[-1])}, and lowest, {says(ranked[0])}.",
-        lead if worst.leads(ranked[-1]) else none,
-    ]
+    none = "There, no defense is significantly ahead of all others."
+    ends = f"{start} highest, {says(ranked[-1])}, and lowest, {says(ranked[0])}."
+    return [ends, *([lead if worst.leads(ranked[-1]) else none] if with_lead else [])]
 
 
 def _lowest_words(run: _Run, dataset: str, tier: str) -> list[str]:
@@ -389,8 +390,8 @@ def _glance(run: _Run, dataset: str) -> Table | None:
     several = {tier: worst[tier] is None or len(run.attacks(dataset, tier)) > 1 for tier in tiers}
     for tier in tiers:
         found = worst[tier]
-        columns += [Column(tier, f"L∞ {found.budget}")] if found else []
-        columns += [Column(tier, "any attack")] if several[tier] else []
+        columns += [Column(tier, f"L∞ {found.budget}, {found.images} images")] if found else []
+        columns += [Column(tier, "lowest row")] if several[tier] else []
     rows = []
     for defense in run.defenses(dataset):
         row = [Field(defense), _clean_field(run, dataset, defense)]
@@ -409,8 +410,8 @@ def _glance(run: _Run, dataset: str) -> Table | None:
                 row.append(Field(NOTHING, "unfinished"))
         rows.append(row)
     return Table(
-        f"{dataset}: images still classified correctly, in percent. L∞: under every attack of that budget; "
-        "any attack: the lowest accuracy of the tier and the attack that gives it",
+        f"{dataset}: images still classified correctly, in percent. L∞: under every attack of that budget at once; "
+        "lowest row: the lowest accuracy under a single attack, and which that is",
         columns,
         rows,
     )

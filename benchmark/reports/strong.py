@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.patheffects import withStroke
 
 from benchmark.cells import Cell
 from benchmark.evaluations.strong import read_stage
@@ -13,9 +14,12 @@ from benchmark.reports.figures import Figure, canvas, slug, style
 from benchmark.reports.tables import Rows
 from benchmark.statistics import accuracy_interval
 from benchmark.store import Store
+from defenses import specs
 
 SHADES = {"paper": "#c6d4e1", "strict": "#7b9cc0", "strong": "#1f3d63"}
 """Darker is the stronger attack."""
+HALO = [withStroke(linewidth=2, foreground="white")]
+"""Keeps a number readable where the published mark stands behind it."""
 
 
 def suite_table(store: Store) -> pd.DataFrame:
@@ -131,20 +135,22 @@ def _gap(rows: pd.DataFrame) -> Figure:
             axis.barh(places + offset, values, height * 0.92, color=SHADES[tier], label=tier)
             for place, value in zip(places, means[tier], strict=True):
                 if not np.isnan(value):
-                    axis.text(value + 0.8, place + offset, f"{value:.1f}", va="center", fontsize=6)
+                    axis.text(value + 0.8, place + offset, f"{value:.1f}", va="center", fontsize=6, path_effects=HALO)
         if means["published"].notna().any():
-            axis.plot(means["published"], places, "|", color="#b3401f", ms=14, mew=1.6, label="published", ls="none")
+            first = places - (len(tiers) - 1) / 2 * height  # beside the paper's own way of attacking
+            axis.plot(means["published"], first, "|", color="#b3401f", ms=9, mew=1.6, label="published", ls="none")
         axis.set_yticks(places, [str(name) for name in means.index])
         axis.invert_yaxis()
-        axis.set_xlim(0, 105)
+        axis.set_xlim(0, min(105, 1.15 * float(np.nanmax(means.to_numpy())) + 5))
         axis.set_xlabel("accuracy, %")
         figure.legend(loc="outside right upper", frameon=False)
+    strength = specs.value_text(eps)
     low, high = int(rows["images"].min()), int(rows["images"].max())
     images = f"the same {low} images" if low == high else f"the first images, {low} to {high} by defense"
     reference = "strict" if "strict" in tiers else tiers[0]
     gaps = (means[reference] - means["strong"]).dropna()
     suites = [str(suite) for suite in dict.fromkeys(rows["suite"]) if suite != "full"]
-    words = f"Worst case of each tier on {images}, ε = {eps:g}."
+    words = f"Worst case of each tier on {images}, ε = {strength}."
     if {"paper", "strict"} <= set(tiers):
         words += " Tiers paper and strict over the attacks that both have."
     if reference != "strong" and not gaps.empty:
@@ -156,5 +162,5 @@ def _gap(rows: pd.DataFrame) -> Figure:
     if suites:
         words += f" The suite is the {' or '.join(suites)} one: the strong numbers may still be too high."
     return Figure(
-        slug("gap", dataset, f"eps{eps:g}"), f"What each tier leaves, {dataset}, ε = {eps:g}", words, figure, rows
+        slug("gap", dataset, f"eps{eps:g}"), f"What each tier leaves, {dataset}, ε = {strength}", words, figure, rows
     )

@@ -177,6 +177,14 @@ class Layout:
         rows = self.table.iloc[positions]
         return bool(((rows["samples"] > 0) & (rows["flags"] != "")).any())
 
+    def _clean(self, dataset: str, defense: str) -> str:
+        """Accuracy of the ensemble without an attack, with the number of images."""
+        rows = self.table[(self.table["dataset"] == dataset) & (self.table["defense"] == defense)]
+        rows = rows[(rows["attack"] != "none") | (rows["parameters"] == "classifier=ensemble")]
+        rows = rows[rows["samples"] == rows["samples"].max()].drop_duplicates("seed")
+        value = pd.to_numeric(rows["clean_accuracy"]).mean()
+        return "–" if pd.isna(value) else f"{value:.1f} (of {int(rows['samples'].iloc[0])})"
+
     def notes(self) -> list[str]:
         """Sample counts, training and what is missing, for below the table."""
         lines = []
@@ -185,6 +193,10 @@ class Layout:
             shown = [f"{name} {_span(values)}" for (data, name), values in counts if data == dataset]
             if shown:
                 lines.append(f"Images on {dataset}: {', '.join(shown)}.")
+        for dataset in self.datasets:
+            clean = [f"{name} {self._clean(dataset, name)}" for name in self.defenses(dataset)]
+            if self.tiers(dataset) != ["clean"]:
+                lines.append(f"Right without an attack on {dataset}, of the most images there are: {', '.join(clean)}.")
         attacked = self.table[self.table["library"] != "none"]
         for library, rows in attacked.groupby("library", sort=False):
             lines.append(f"Run by {library}: {', '.join(_unique(rows['attack']))}.")

@@ -20,6 +20,12 @@ from defenses.checkpoints import load_checkpoint
 from defenses.ensemble import Ensemble
 
 
+@pytest.fixture(autouse=True)
+def _no_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ensembles that come with the project are found by tests that work in its folder alone."""
+    monkeypatch.setattr("benchmark.ensembles.BESIDE", Path("nowhere"))
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder, so that nothing is written beside the sources."""

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,11 +19,15 @@ from typing import Any
 import pytest
 import torch
 
+from benchmark import ensembles
 from benchmark.cli import run
 from benchmark.devices import find_device, set_threads
-from benchmark.training import clock
+from benchmark.training import ENSEMBLES, clock, default_folder
+from defenses.catalogue import parse_defense
 from defenses.checkpoints import read_provenance
 from defenses.errors import BadInput
+from defenses.networks import canonical_network
+from defenses.recipes import find_recipe
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["--network", "mini-resnet(width=2)", "--epochs", "1", "--train-images", "64", "--members", "2"]
@@ -301,6 +306,25 @@ def test_a_defense_from_a_file_trains(empty_folder: Path) -> None:
     assert provenance.defense == "mine.py:Mine" and len(provenance.defense_digest) == 64
 
 
+def test_a_defense_that_was_edited_is_told_by_name_with_what_to_do(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        "from defenses import Defense\n"
+        "from defenses.objectives import cross_entropy\n"
+        "class Mine(Defense):\n"
+        "    def objective(self, logits, labels):\n"
+        "        return {'ece': cross_entropy(logits, labels).sum(0)}\n"
+    )
+    (empty_folder / "mine.py").write_text(text)
+    train = ["train", "mine.py:Mine", *DIGITS, *QUICK, "--out", "a"]
+    assert run(train) == 0
+    (empty_folder / "mine.py").write_text(text + "# a word\n")
+    capsys.readouterr()
+    assert run(train) == 2
+    assert "made with another version of the defense's file; delete it to train again" in capsys.readouterr().err
+
+
 def test_devices_and_threads_are_checked_by_name() -> None:
     assert find_device("cpu").type == "cpu"
     assert find_device("auto").type in ("cpu", "cuda")
@@ -329,3 +353,25 @@ def test_checkpoints_are_listed_with_how_they_were_trained(
     assert (row["dataset"], row["defense"], row["epochs"], row["images"]) == ("digits", "baseline", 4, 800)
     assert row["network"] == "2 × mini-resnet(width=4)" and row["date"] == date.today().isoformat()
     assert float(row["accuracy"].rstrip(" %")) > 50 and len(row["sha256"]) == 16
+
+
+def test_ensembles_that_come_with_the_project_are_found_from_any_folder_and_said_before_training_another(
+    checkpoint: Path, empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    named, recipe = parse_defense("baseline"), find_recipe("fast", "digits")
+    folder = default_folder(named, "digits", canonical_network("mini-resnet(width=4)"), 2, recipe, 0)
+    beside = empty_folder / "elsewhere"
+    shutil.copytree(checkpoint, beside / folder.relative_to(ENSEMBLES))
+    asked = ("baseline", "digits", "mini-resnet(width=4)", 2, "fast", 0)
+    assert ensembles.locate(*asked) is None
+    monkeypatch.setattr(ensembles, "BESIDE", beside)
+    path = ensembles.locate(*asked)
+    assert path is not None and path.is_relative_to(beside)
+    assert run(["list", "checkpoints"]) == 0
+    assert "elsewhere" in capfd.readouterr().out
+    monkeypatch.setattr("benchmark.training.train_ensemble", lambda *given: path)
+    network = ["--network", "mini-resnet(width=4)", "--members", "2"]
+    assert run(["train", "baseline", "--dataset", "digits", *network]) == 0
+    assert "is an ensemble like this one and comes first" in capfd.readouterr().err
+    assert run(["train", "baseline", "--dataset", "digits", *network, "--epochs", "3"]) == 0
+    assert "comes first" not in capfd.readouterr().err

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from benchmark.cells import Cell
 from benchmark.cli import run
-from benchmark.comparison import clean_note, compare, keep_comparison, verdict
+from benchmark.comparison import clean_note, compare, comparison_of, keep_record, verdict, write_comparison
 from benchmark.statistics import holm, mcnemar, paired_difference
 from benchmark.store import Store
 
@@ -63,6 +63,8 @@ def test_adversarial_training_differs_from_a_baseline_and_the_report_says_so_aga
     assert output.splitlines()[0] in text and "Clean accuracy" in text
     for label in ("small", "robust"):
         assert re.search(rf"- {label}: .*trained in .*[\d.]+ ms per image here", text)
+    page = (here / "a" / "report.html").read_text(encoding="utf-8")
+    assert output.splitlines()[0].replace("'", "&#39;") in page and "ahead of every other defense, each" not in page
     for name in names:
         (here / "a" / name).unlink()
     assert run(["report", "a"]) == 0
@@ -138,7 +140,8 @@ def test_only_answers_to_the_same_question_are_compared(make_cell: MakeCell, mak
     table = compare(store, "ours", "theirs")
     assert table.empty
     assert "nothing can be said" in verdict(table, "ours", "theirs") and clean_note(table) == ""
-    assert "nothing can be said" in keep_comparison(store, "ours", "theirs", [])
+    keep_record(store, "ours", "theirs", [])
+    assert (found := comparison_of(store)) and "nothing can be said" in found.sentence
 
 
 def _table(rows: list[tuple[float, float]]) -> pd.DataFrame:
@@ -173,7 +176,11 @@ def test_a_lead_that_a_check_speaks_against_is_not_told_without_it(make_cell: Ma
             *((make_cell("whitebox", "theirs", attack), _right(20)) for attack in ("fgsm", "pgd")),
         ]
     )
-    sentence = keep_comparison(store, "ours", "theirs", [])
+    keep_record(store, "ours", "theirs", [])
+    write_comparison(store)
+    found = comparison_of(store)
+    assert found is not None
+    sentence = found.sentence
     assert "ahead of theirs in 2 of 2" in sentence
     assert sentence.endswith("Read with care: in 2 of 2, ours's number is flagged (unmoved, zero-gradient).")
     table = pd.read_csv(store.folder / "comparison.csv", keep_default_na=False)

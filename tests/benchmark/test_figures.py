@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -275,3 +276,7 @@ def test_the_commit_of_a_repository_around_an_installed_package_is_not_ours(
     head = subprocess.run([git, "-C", str(project), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     found = hardware.commit()
     assert head.stdout.startswith(found.removesuffix("-dirty")) and found.endswith("-dirty") and len(found) == 12 + 6
+    for words in (["add", "-A"], [*identity, "commit", "-q", "-m", "ours"]):
+        subprocess.run([git, "-C", str(project), *words], check=True)
+    (project / "table.csv").write_text("a result is no change of the code\n")
+    assert re.fullmatch("[0-9a-f]{12}", hardware.commit())

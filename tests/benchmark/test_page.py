@@ -247,7 +247,7 @@ def test_summary_takes_the_worst_case_over_attacks_of_one_budget_and_leaves_out_
     assert "62.0 % for &lt;b&gt; (95 % interval 47.2 to 75.3)" in page
     assert "No defense has every attack of this tier finished" in page
     head, *rows = _Elements(page).table("digits: images still classified correctly")
-    strict = head.index("strict L∞ ε = 0.1")
+    strict = head.index("strict L∞ ε = 0.1, 50 images")
     assert [row[strict] for row in rows] == ["10.0 3.3 to 21.8", "– unfinished"]
 
 
@@ -258,7 +258,7 @@ def test_lead_that_could_be_chance_is_not_called_one(tmp_path: Path) -> None:
         write_page(store, [])
         return (store.folder / "report.html").read_text(encoding="utf-8")
 
-    assert "No defense is significantly ahead" in words(24)
+    assert "There, no defense is significantly ahead" in words(24)
     assert "one is ahead of every other defense" in words(40)
 
 
@@ -283,7 +283,7 @@ def test_tiers_are_summed_up_over_the_attacks_that_both_have(tmp_path: Path) -> 
     write_page(store, [])
     page = _Elements((store.folder / "report.html").read_text(encoding="utf-8"))
     (row,) = page.table("digits: images still classified correctly")[1:]
-    assert [field.split()[0] for field in row[2:]] == ["80.0", "60.0", "10.0"], "paper, strict, any attack of strict"
+    assert [field.split()[0] for field in row[2:]] == ["80.0", "60.0", "10.0"], "paper, strict, lowest row of strict"
 
 
 def test_tiers_on_different_images_are_not_subtracted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from defenses.diversity import log_ensemble_diversity
 from defenses.errors import BadInput, RunFailed
-from defenses.objectives import ADP, JSD, Baseline, Defense, LabelSmoothing, Terms, total
+from defenses.objectives import ADP, JSD, Baseline, Defense, LabelSmoothing, Terms, checked, total
 from defenses.theory import confidence_from_alpha
 
 OBJECTIVES = [
@@ -202,7 +203,29 @@ def test_a_loss_that_is_not_finite_names_the_term_and_only_that() -> None:
     assert "fine" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        (lambda logits: logits.sum(), "gives a Tensor; it must give a dict of named loss terms"),
+        (lambda logits: {}, "gives a dict; it must give a dict of named loss terms"),
+        (
+            lambda logits: {"fine": logits.sum((0, 2)), "all": logits.mean()},
+            r"term 'all' has shape \(\); it must have a",
+        ),
+        (lambda logits: {"each": logits.sum(2)}, r"term 'each' has shape \(\d, \d+\); .*sum over the members"),
+        (lambda logits: {"one": 3.0}, "term 'one' has type float"),
+        (lambda logits: {"cut": logits.detach().sum((0, 2))}, "has no gradient"),
+    ],
+)
+def test_terms_that_are_not_a_value_per_image_are_refused_by_name(
+    terms: Callable[[Tensor], Terms], message: str
+) -> None:
+    logits, labels = _random()
+    with pytest.raises(BadInput, match=f"the objective of Broken.*{message}"):
+        checked(terms(logits.requires_grad_()), Broken(), len(labels))
+
+
 def test_a_defense_without_an_objective_says_so() -> None:
     logits, labels = _random()
-    with pytest.raises(TypeError, match="Defense defines neither objective nor forward"):
+    with pytest.raises(BadInput, match="Defense defines neither objective nor forward"):
         Defense().objective(logits, labels)

@@ -448,6 +448,17 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_term_place_and_remedy
     assert [row["epoch"] for row in _history(tmp_path)] == ["1"]
 
 
+@dataclass(frozen=True)
+class BadFromTheStart(Defense):
+    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        return {"spoiled": torch.log(logits.sum((0, 2)) * 0)}
+
+
+def test_a_loss_that_is_not_finite_before_the_first_step_is_not_laid_on_the_learning_rate(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"in epoch 1, batch 1; .*No step had been taken: look for a logarithm of 0"):
+        _train(tmp_path, NamedDefense("bad", "bad", BadFromTheStart()))
+
+
 @pytest.mark.parametrize("defense", ["baseline", "adp-2-0.5", "jsd(lambda=1)", "advt-pgd+adp-2-0.5"])
 def test_weights_that_explode_are_a_failed_run_not_a_crash(tmp_path: Path, defense: str) -> None:
     with pytest.raises(RunFailed, match=r"the loss is not finite: term .*ece"):
