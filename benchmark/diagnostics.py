@@ -235,7 +235,7 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
         words = f"the attack never took a step on {stuck} of {attacked} images"
         yield "never-left", words if stuck > FEW * attacked else ""
     if records["backwards"].sum() > 0:
-        dead = int(records["zero_gradient"].sum())
+        dead = int((records["zero_gradient"] & _to_be_fooled(cell, records)).sum())
         yield "zero-gradient", f"the gradient vanished on {dead} of {attacked} images" if dead > FEW * attacked else ""
     for name, column, words in (
         ("not-finite", "not_finite", "images are not finite and count as not fooled"),
@@ -263,6 +263,12 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
         low, _ = accuracy_interval(int(standing.sum()), len(standing), confidence=1 - ALPHA)
         words = f"{_percent(standing)} stay right at eps={_eps(cell):g}, the largest class has {100 * share:.1f} %"
         yield "not-at-chance", words if low > share else ""
+
+
+def _to_be_fooled(cell: Cell, records: pd.DataFrame) -> pd.Series[bool]:
+    """Images on which an attack has something to do: where its goal is reached already, it may have no gradient."""
+    right = records["clean_prediction"] == records["label"]
+    return right if cell.tier != "paper" else right | True
 
 
 # --- cells of one row ---

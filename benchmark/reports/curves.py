@@ -8,6 +8,7 @@ import pandas as pd
 
 from benchmark.cells import Cell
 from benchmark.reports.figures import Figure, canvas, look, slug, style
+from benchmark.statistics import accuracy_interval
 
 STRENGTH = {"eps": "ε, L∞", "c": "constant c"}
 """The parameter of an attack that makes it stronger."""
@@ -48,7 +49,18 @@ def _relative(cell: Cell) -> dict[str, Any]:
     return settings
 
 
+def _unattacked(rows: pd.DataFrame) -> pd.DataFrame:
+    """Where a curve over eps begins: a row per defense and seed, of the most images that its attacks had."""
+    first = rows.sort_values("samples", ascending=False, kind="stable").drop_duplicates(["defense", "seed"])
+    right = (first["clean_accuracy"] * first["samples"] / 100).round().astype(int)
+    bounds = [accuracy_interval(*pair) for pair in zip(right, first["samples"], strict=True)]
+    low, high = ([round(100 * bound[side], 4) for bound in bounds] for side in (0, 1))
+    return first.assign(strength=0.0, accuracy=first["clean_accuracy"], ci_low=low, ci_high=high)
+
+
 def _curve(rows: pd.DataFrame, parameter: str) -> Figure:
+    if parameter == "eps":
+        rows = pd.concat([_unattacked(rows), rows])
     dataset, attack, tier = (str(rows[key].iloc[0]) for key in ("dataset", "attack", "tier"))
     left = []
     with style():

@@ -38,8 +38,11 @@ def _histogram(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) 
         axis.set_xlabel("log ensemble diversity, true label removed")
         axis.set_ylabel("test images, %")
         axis.set_yscale("symlog", linthresh=10)
+        axis.set_yticks(ticks := [0, 5, 10, 20, 50, 100], [str(tick) for tick in ticks])
+        axis.minorticks_off()
+        axis.set_ylim(0, 100)
         figure.legend(loc="outside right upper", frameon=False)
-    words = "Median of the log ensemble diversity: " + ", ".join(medians) + "."
+    words = "Median of the log ensemble diversity: " + ", ".join(medians) + ". Above 10 % the scale is logarithmic."
     title = f"Ensemble diversity on the test set of {dataset}"
     return Figure(slug("diversity", dataset, mark), title, words, figure, pd.concat(data, ignore_index=True).round(6))
 

@@ -113,6 +113,12 @@ def test_records_of_older_runs_are_checked_for_what_they_hold(seen: Seen) -> Non
     assert diagnosis.flags == () and not {"randomised-output", "wrong-way"} & set(diagnosis.made)
 
 
+def test_a_gradient_that_vanishes_where_the_image_was_wrong_already_speaks_against_nothing(seen: Seen) -> None:
+    wrong = {"zero_gradient": _first(30), "clean_prediction": np.where(_first(30), -1, np.arange(COUNT) % 10)}
+    assert _names(seen(evaluation="detection", **wrong)) == []
+    assert _names(seen(tier="paper", right=100, **wrong)) == ["zero-gradient"], "there the prediction is to be changed"
+
+
 @pytest.mark.parametrize("images", [50, 150])
 def test_a_last_batch_that_ran_in_parts_is_found_too(images: int, seen: Seen) -> None:
     cell, records = seen(batch_size=100)
