@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -113,6 +114,11 @@ class Cell:
     def conditions(self) -> dict[str, str]:
         """What else an attack may depend on, and what numbers that are compared should share."""
         conditions = {"batch size": str(self.batch_size), "device": self.device, "acceleration": self.acceleration}
+        if "surrogate" in self.settings:
+            conditions["surrogate"] = self.settings["surrogate"][:8]
+        if "stages" in self.settings:  # a suite names the version of a library behind each attack
+            used = (re.match(r"[^@]*@([^(]+).*\[(.*)\]$", stage) for stage in self.settings["stages"])
+            conditions["libraries"] = ", ".join(dict.fromkeys(" ".join(found.groups()) for found in used if found))
         return conditions | {self.library: self.library_version}
 
     @property
@@ -123,7 +129,7 @@ class Cell:
     @property
     def place(self) -> tuple[Any, ...]:
         """Where it stands in a table; of two cells with one place, the later one counts."""
-        return self.question, self.defense, self.members
+        return self.question, self.defense
 
     @property
     def attack_title(self) -> str:

@@ -57,7 +57,8 @@ CHECKS = {
         "until the attack takes a step, or use one that does not depend on the gradient's size.",
     ),
     "zero-gradient": Check(
-        "on more than 1 % of the attacked images the first gradient is zero or not finite",
+        "on more than 1 % of the attacked images the first gradient is zero or not finite; what was wrong before "
+        "counts in tier paper only",
         "Give attacks logits that do not saturate, and remove or approximate what stops the gradient: rounding, "
         "detach, clamp.",
     ),

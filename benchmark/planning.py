@@ -77,18 +77,19 @@ def plan_cells(
 
 def _attack_cells(grid: Grid, base: dict[str, Any], request: Request, size: int) -> Iterator[Cell]:
     members = [f"net{k + 1}" for k in range(base["members"])]
+    in_paper = "" if is_checkpoint(base["spec"]) else parse_defense(base["spec"]).label  # whatever its column is called
     for planned in grid.attacks:
         samples = choose_samples(planned, request, size)
         if planned.named is None:
             for classifier in [*members, "ensemble"]:
                 settings: dict[str, object] = {"classifier": classifier}
-                number = published_accuracy(grid.dataset, base["members"], "none", settings, {}, base["defense"])
+                number = published_accuracy(grid.dataset, base["members"], "none", settings, {}, in_paper)
                 yield _without_attack(base, settings, samples, "clean", number)
             continue
         named = planned.named
         fields = specs.parameters(type(named.attack)).items()
         usual: dict[str, object] = {key: field.default for key, field in fields if key in named.settings()}
-        number = published_accuracy(grid.dataset, base["members"], named.name, named.settings(), usual, base["defense"])
+        number = published_accuracy(grid.dataset, base["members"], named.name, named.settings(), usual, in_paper)
         for tier in grid.tiers:
             if tier == "strong" or (planned.tiers and tier not in planned.tiers):
                 continue

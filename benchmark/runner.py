@@ -76,9 +76,11 @@ def run(
     with closing((executor or Local()).run(batches, display)) as outcomes:
         for outcome in outcomes:
             ledger.take(outcome)
-    finish(store)
-    display.say("writing tables and figures")
-    display.finish(store, write_report(store, display.writing))
+    try:
+        finish(store)
+    finally:  # what was measured is not lost
+        display.say("writing tables and figures")
+        display.finish(store, write_report(store, display.writing))
     if ledger.failed:
         words = f"{len(ledger.failed)} of {len(cells)} cells failed"
         raise RunFailed(f"{words}; {store.folder / 'table.csv'} says which and why")
@@ -195,5 +197,5 @@ def _write_manifest(store: Store, request: Request, cells: list[Cell], surrogate
     return [f"no longer in the tables, run again to have them: {n} cells of {what}" for what, n in outdated.items()]
 
 
-def _ensemble(cell: Cell) -> tuple[str, str, int, int]:
-    return cell.dataset, cell.defense, cell.members, cell.seed
+def _ensemble(cell: Cell) -> tuple[str, str, int]:
+    return cell.dataset, cell.defense, cell.seed

@@ -59,6 +59,10 @@ def total(terms: Terms) -> Tensor:
     With several processes: this one's part of the loss of the whole batch, of which the mean over the processes is
     the loss.
     """
+    shapes = {name: tuple(term.shape) for name, term in terms.items()}
+    if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
+        told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise BadInput(f"loss terms must have a value per image each; here they have shapes: {told}")
     values = torch.stack(list(terms.values())).sum(0)
     if world_size() == 1:
         loss = whole = values.mean()

@@ -42,7 +42,7 @@ def train(
 ) -> None:
     """Train an ensemble with a defense; killed or stopped, the same command goes on where it was."""
     from benchmark.ensembles import locate
-    from benchmark.training import ENSEMBLES, default_network, train_ensemble
+    from benchmark.training import CHANGED, ENSEMBLES, default_network, train_ensemble
 
     changes: dict[str, Any] = {
         "epochs": epochs,
@@ -56,6 +56,7 @@ def train(
         "select": select,
     }
     shipped = locate(defense, dataset, network or default_network(dataset), members, recipe, seed)
-    if shipped and not shipped.is_relative_to(ENSEMBLES) and out is None and not any(changes.values()):
+    exact = shipped and not shipped.is_relative_to(ENSEMBLES) and f"-{CHANGED}-" not in shipped.parent.name
+    if shipped and exact and out is None and not any(changes.values()):
         typer.echo(f"{shipped.parent} is an ensemble like this one and comes first in `adp-bench run`", err=True)
     train_ensemble(defense, dataset, network, members, recipe, changes, seed, out, device, threads, start_from)

@@ -100,7 +100,8 @@ def open_executor(name: str, address: str | None = None) -> Iterator[Executor]:
     if name == "ray":
         if importlib.util.find_spec("ray") is None:
             raise BadInput(
-                "--executor ray needs Ray, which is an extra: in the checkout, pip install -c constraints.txt '.[ray]'"
+                "--executor ray needs Ray, which is an extra: in the checkout, "
+                "pip install -c constraints.txt -e '.[ray]'"
             )
         from benchmark.executors.ray import connected
 

@@ -60,7 +60,7 @@ def _unattacked(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _curve(rows: pd.DataFrame, parameter: str) -> Figure:
     if parameter == "eps":
-        rows = pd.concat([_unattacked(rows), rows])
+        rows = pd.concat([rows, _unattacked(rows)])
     dataset, attack, tier = (str(rows[key].iloc[0]) for key in ("dataset", "attack", "tier"))
     left = []
     with style():

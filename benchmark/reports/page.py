@@ -190,8 +190,10 @@ class WorstCase:
     right: dict[str, NDArray[np.bool_]]
     """Images of all seeds, one after the other; only defenses for which every cell is finished."""
     seeds: int
-    unfinished: int
+    lacking: int
     """Defenses that are left out for that reason."""
+    alike: bool
+    """Whether the cells of each row were measured alike."""
 
     def number(self, defense: str) -> str:
         return f"{100 * float(self.right[defense].mean()):.1f}"
@@ -205,12 +207,16 @@ class WorstCase:
 
     def leads(self, leader: str) -> bool:
         """Ahead of every other defense on the same images, each difference significant for each seed."""
-        return not self.unfinished and all(
-            mine.mean() > theirs.mean() and mcnemar(mine, theirs) < SIGNIFICANT
-            for defense, values in self.right.items()
-            if defense != leader
-            for mine, theirs in zip(
-                self.right[leader].reshape(self.seeds, -1), values.reshape(self.seeds, -1), strict=True
+        return (
+            not self.lacking
+            and self.alike
+            and all(
+                mine.mean() > theirs.mean() and mcnemar(mine, theirs) < SIGNIFICANT
+                for defense, values in self.right.items()
+                if defense != leader
+                for mine, theirs in zip(
+                    self.right[leader].reshape(self.seeds, -1), values.reshape(self.seeds, -1), strict=True
+                )
             )
         )
 
@@ -222,6 +228,9 @@ class _Run(Layout):
         found = {cell.tier for cell in self.cells if cell.dataset == dataset and cell.attack != "none"}
         return [tier for tier in TIERS if tier in found] + sorted(found - set(TIERS))
 
+    def asked_for(self, dataset: str, tier: str, defense: str) -> bool:
+        return any((cell.dataset, cell.tier, cell.defense) == (dataset, tier, defense) for cell in self.cells)
+
     def worst_case(self, dataset: str, tier: str) -> WorstCase | None:
         """Over the L∞ attacks of the budget that most attacks share: bounds of other kinds do not compare.
 
@@ -229,13 +238,13 @@ class _Run(Layout):
         """
         budgets: dict[float, list[Cell]] = {}
         here = [cell for cell in self.cells if cell.dataset == dataset]
+        # JSMA calls its step eps, too; its bound is gamma
+        here = [cell for cell in here if "eps" in cell.settings and "gamma" not in cell.settings]
         both = {cell.setting for cell in here if cell.tier == "paper"}
         both &= {cell.setting for cell in here if cell.tier == "strict"}
         for cell in here:
-            # JSMA calls its step eps, too; its bound is gamma
-            bounded = "eps" in cell.settings and "gamma" not in cell.settings
             compared = tier not in ("paper", "strict") or not both or cell.setting in both
-            if cell.tier == tier and bounded and compared:
+            if cell.tier == tier and compared:
                 budgets.setdefault(float(cell.settings["eps"]), []).append(cell)
         if not budgets:
             return None
@@ -259,8 +268,10 @@ class _Run(Layout):
                 ]
                 right[defense] = np.concatenate([np.logical_and.reduce(values) for values in per_seed])
         names = list(dict.fromkeys(attack for attack, _, _ in settings))
-        unfinished = len({cell.defense for cell in self.cells if cell.dataset == dataset}) - len(right)
-        return WorstCase(f"ε = {eps:g}", names, images, right, len(seeds), unfinished) if right else None
+        lacking = len(self.defenses(dataset)) - len(right)
+        rows: dict[str, dict[str, str]] = {}
+        alike = all(cell.conditions == rows.setdefault(cell.question, cell.conditions) for cell in finished)
+        return WorstCase(f"ε = {eps:g}", names, images, right, len(seeds), lacking, alike) if right else None
 
     def lowest(self, dataset: str, tier: str) -> dict[str, tuple[float, str]]:
         """Per defense with every attack of the tier finished: the lowest accuracy and the attack that gives it."""
@@ -313,8 +324,8 @@ def _worst_words(worst: WorstCase | None, with_lead: bool) -> list[str]:
     start = f"the share of {worst.images} images{seeds} still classified correctly {under} at {worst.budget} is"
     if len(ranked) == 1:
         return [f"{start} {says(ranked[0])}."]
-    if worst.unfinished:
-        left = f"Not compared: {worst.unfinished} with unfinished attacks."
+    if worst.lacking:
+        left = f"Not compared: {worst.lacking} without all of these attacks."
         return [f"{start} highest, {says(ranked[-1])}, and lowest, {says(ranked[0])}.", left]
     lead = (
         f"{ranked[-1]} is ahead of every other defense, each difference significant (McNemar, {100 * SIGNIFICANT:g} %)."
@@ -401,17 +412,18 @@ def _glance(run: _Run, dataset: str) -> Table | None:
                 bold = len(found.right) > 1 and found.leads(defense)
                 row.append(_number(found.number(defense), found.interval(defense), bold))
             elif found:
-                row.append(Field(NOTHING, "unfinished"))
+                row.append(Field(NOTHING, "unfinished" if run.asked_for(dataset, tier, defense) else "not run"))
             if not several[tier]:
                 continue
             if defense in lowest[tier]:
                 row.append(_number(f"{lowest[tier][defense][0]:.1f}", lowest[tier][defense][1]))
             else:
-                row.append(Field(NOTHING, "unfinished"))
+                row.append(Field(NOTHING, "unfinished" if run.asked_for(dataset, tier, defense) else "not run"))
         rows.append(row)
     return Table(
-        f"{dataset}: images still classified correctly, in percent. L∞: under every attack of that budget at once; "
-        "lowest row: the lowest accuracy under a single attack, and which that is",
+        f"{dataset}: images still classified correctly, in percent. L∞: under all attacks of that budget at once, of "
+        "tiers paper and strict those that both have; lowest row: the lowest accuracy under a single attack, and which "
+        "that is",
         columns,
         rows,
     )

@@ -152,7 +152,7 @@ def _gap(rows: pd.DataFrame) -> Figure:
     suites = [str(suite) for suite in dict.fromkeys(rows["suite"]) if suite != "full"]
     words = f"Worst case of each tier on {images}, ε = {strength}."
     if {"paper", "strict"} <= set(tiers):
-        words += " Tiers paper and strict over the attacks that both have."
+        words += " Tiers paper and strict over the attacks that both have, if there are any."
     if reference != "strong" and not gaps.empty:
         widest = str(gaps.idxmax())
         words += (

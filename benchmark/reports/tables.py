@@ -151,14 +151,15 @@ class Layout:
         None where a defense has no number, or was not measured alike.
         """
         found: dict[str, dict[int, pd.Series[bool]]] = {}
-        conditions = []
+        conditions: dict[int, dict[str, str]] = {}
         for defense in self.defenses(dataset):
             cells = [self.cells[p] for p in self.of(dataset, attack, tier, defense)]
             if not cells or any(cell.identity not in self.records for cell in cells):
                 return None
-            conditions += [cell.conditions for cell in cells]
+            if any(cell.conditions != conditions.setdefault(cell.seed, cell.conditions) for cell in cells):
+                return None
             found[defense] = {c.seed: self.records[c.identity].set_index("index")["correct"] for c in cells}
-        if len(found) < 2 or any(other != conditions[0] for other in conditions):
+        if len(found) < 2:
             return None
         means = {defense: float(pd.concat(seeds.values()).mean()) for defense, seeds in found.items()}
         leader = max(means, key=lambda defense: means[defense])

@@ -73,6 +73,10 @@ def test_names_and_references_do_not(name: str) -> None:
     assert other.identity == CELL.identity and other.series == CELL.series
 
 
+def test_a_column_has_one_ensemble_whatever_its_size() -> None:
+    assert replace(CELL, members=5, weights="other").place == CELL.place != replace(CELL, defense="other").place
+
+
 def test_more_samples_are_another_cell_of_the_same_series() -> None:
     other = replace(CELL, samples=200)
     assert other.identity != CELL.identity and other.series == CELL.series

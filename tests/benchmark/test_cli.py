@@ -375,3 +375,7 @@ def test_ensembles_that_come_with_the_project_are_found_from_any_folder_and_said
     assert "is an ensemble like this one and comes first" in capfd.readouterr().err
     assert run(["train", "baseline", "--dataset", "digits", *network, "--epochs", "3"]) == 0
     assert "comes first" not in capfd.readouterr().err
+    path.parent.rename(path.parent.with_name(f"{path.parent.name}-changed-abcdef"))
+    assert (shortened := ensembles.locate(*asked)) and "changed" in str(shortened)
+    assert run(["train", "baseline", "--dataset", "digits", *network]) == 0
+    assert "comes first" not in capfd.readouterr().err, "a whole training comes before one that was cut short"

@@ -113,6 +113,17 @@ def test_records_of_older_runs_are_checked_for_what_they_hold(seen: Seen) -> Non
     assert diagnosis.flags == () and not {"randomised-output", "wrong-way"} & set(diagnosis.made)
 
 
+def test_suites_and_surrogates_must_be_alike_too(seen: Seen) -> None:
+    for evaluation, name, one, other in (
+        ("strong", "stages", ["pgd@torchattacks(eps=0.1) [3.5]"], ["pgd@torchattacks(eps=0.1) [3.6]"]),
+        ("blackbox", "surrogate", "a" * 64, "b" * 64),
+    ):
+        first = seen("pgd", evaluation=evaluation, settings={name: one})
+        second = seen("pgd", evaluation=evaluation, settings={name: other}, defense="theirs")
+        assert _names(first, second) == ["not-alike"]
+        assert _names(first, seen("pgd", evaluation=evaluation, settings={name: one}, defense="theirs")) == []
+
+
 def test_a_gradient_that_vanishes_where_the_image_was_wrong_already_speaks_against_nothing(seen: Seen) -> None:
     wrong = {"zero_gradient": _first(30), "clean_prediction": np.where(_first(30), -1, np.arange(COUNT) % 10)}
     assert _names(seen(evaluation="detection", **wrong)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from benchmark.attacks import parse_attack
 from benchmark.cli import run
 from benchmark.display import RunDisplay
 from benchmark.ensembles import Trained, load_outside
-from benchmark.grid import PlannedAttack, Section, load_preset
-from benchmark.planning import Request
+from benchmark.grid import PlannedAttack, Section, load_preset, narrow
+from benchmark.planning import Request, plan_cells
 from benchmark.runner import assemble
 from benchmark.runner import run as run_request
 from benchmark.store import Store
@@ -172,10 +173,11 @@ def test_images_of_two_surrogates_are_not_mixed(models: Path, capfd: pytest.Capt
 
 
 def test_a_model_with_the_name_of_another_has_a_column_of_its_own(checkpoint: Path, here: Path) -> None:
-    found = load_outside(str(checkpoint), "digits")
+    shutil.copytree(checkpoint, here / "theirs" / "baseline")
+    found = load_outside("theirs/baseline", "digits")
     other = replace(found.provenance, weights_sha256="0" * 64)
     models = {
-        "theirs/baseline": replace(found, label="baseline", spec="theirs/baseline"),
+        "theirs/baseline": found,
         "baseline": Trained("baseline", "baseline", found.ensemble, other),
     }
     demo = load_preset("demo")
@@ -186,6 +188,35 @@ def test_a_model_with_the_name_of_another_has_a_column_of_its_own(checkpoint: Pa
     work = assemble(request, Store(here / "run"), lambda spec, grid, seed: models[spec])
     names = {(cell.spec, cell.defense) for part in work for cell in part.cells}
     assert names == {("theirs/baseline", "baseline"), ("baseline", "baseline (2)")}
+
+
+def test_the_published_number_goes_with_the_defense_and_not_with_the_name(checkpoint: Path) -> None:
+    found = load_outside(str(checkpoint), "digits")
+    (grid,) = narrow(load_preset("cifar10-whitebox"), ["strict"], ["baseline"], ["fgsm"]).grids
+    request = Request(load_preset("cifar10-whitebox"), 20, (0,), torch.device("cpu"), Path("run"), "")
+    three = replace(found.provenance, members=3)
+
+    def published(label: str, spec: str) -> list[float | None]:
+        trained = Trained(label, spec, found.ensemble, three)
+        return [cell.published for cell in plan_cells(grid, trained, request, 0, "0" * 64)]
+
+    assert published("baseline (2)", "baseline") == [36.5, 19.4]
+    assert published("baseline", str(checkpoint)) == [None, None]
+
+
+def test_what_was_measured_is_in_the_tables_when_the_end_of_a_command_fails(models: Path) -> None:
+    demo = load_preset("demo")
+    attack = PlannedAttack(parse_attack("fgsm(eps=0.1)"), 20, 20)
+    grid = replace(demo.grids[0], defenses=("models.py:both",), tiers=("strict",), attacks=(attack,))
+    grid = replace(grid, blackbox=None, transfer=None, detection=None, diversity=None)
+    request = Request(replace(demo, grids=(grid,)), 20, (0,), torch.device("cpu"), Path("run"), "")
+
+    def fail(store: Store) -> None:
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError):
+        run_request(request, RunDisplay(), finish=fail)
+    assert len(pd.read_csv("run/table.csv")) == 1
 
 
 @pytest.mark.parametrize(

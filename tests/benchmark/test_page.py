@@ -286,6 +286,25 @@ def test_tiers_are_summed_up_over_the_attacks_that_both_have(tmp_path: Path) -> 
     assert [field.split()[0] for field in row[2:]] == ["80.0", "60.0", "10.0"], "paper, strict, lowest row of strict"
 
 
+def test_what_tiers_share_is_looked_for_among_attacks_of_one_kind(tmp_path: Path) -> None:
+    cells = [
+        (_cell("one", "cw", "paper", settings={"c": 1}), _records(40)),
+        (_cell("one", "cw", "strict", settings={"c": 1}), _records(40)),
+        (_cell("one", "pgd", "strict"), _records(30)),
+    ]
+    store = _store(tmp_path / "run", cells)
+    write_page(store, [])
+    head, row = _Elements((store.folder / "report.html").read_text(encoding="utf-8")).table("digits: images still")
+    assert row[head.index("strict L∞ ε = 0.1, 50 images")].startswith("60.0")
+
+
+def test_no_lead_is_told_of_numbers_that_were_not_measured_alike(tmp_path: Path) -> None:
+    cells = [(_cell("one", "pgd", "strict"), _records(5)), (_cell("two", "pgd", "strict", batch_size=25), _records(45))]
+    store = _store(tmp_path / "run", cells)
+    write_page(store, [])
+    assert "ahead of every other defense, each" not in (store.folder / "report.html").read_text(encoding="utf-8")
+
+
 def test_tiers_on_different_images_are_not_subtracted(tmp_path: Path) -> None:
     cells = [
         (_cell("one", "pgd", "paper", samples=20), _records(16, 20)),
@@ -302,7 +321,7 @@ def test_no_defense_is_called_ahead_of_one_that_is_not_finished(tmp_path: Path) 
     store = _store(tmp_path / "run", cells, [_cell("three", "pgd", "strict")])
     write_page(store, [])
     page = (store.folder / "report.html").read_text(encoding="utf-8")
-    assert "Not compared: 1 with unfinished attacks." in page and "ahead of every other defense, each" not in page
+    assert "Not compared: 1 without all of these attacks." in page and "ahead of every other defense, each" not in page
 
 
 def test_an_attack_of_several_libraries_has_a_row_for_each(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from benchmark.cli import run
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -c constraints.txt '.[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -c constraints.txt -e '.[ray]'")
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("here")]
 
 ROOT = Path(__file__).parents[2]

@@ -81,7 +81,7 @@ def test_without_ray_the_option_says_how_to_get_it(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    _refused(["run", "demo", "--executor", "ray"], "pip install -c constraints.txt '.[ray]'", capfd)
+    _refused(["run", "demo", "--executor", "ray"], "pip install -c constraints.txt -e '.[ray]'", capfd)
     assert list(here.iterdir()) == []
 
 

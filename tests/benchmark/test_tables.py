@@ -149,6 +149,15 @@ def test_seeds_are_not_more_images(tmp_path: Path) -> None:
     assert _row(_write(tmp_path / "b", cells))[2:] == ["50.0 ± 0.0", "**60.0 ± 0.0**"], "ten images, for each seed"
 
 
+def test_seeds_may_differ_in_batch_size_where_rivals_do_not(tmp_path: Path) -> None:
+    cells = [
+        (_defense(name, seed=seed, batch_size=size), _records(right).assign(batch_size=size))
+        for seed, size in ((0, 50), (1, 25))
+        for name, right in (("one", 20), ("two", 90))
+    ]
+    assert _row(_write(tmp_path, cells))[2:] == ["20.0 ± 0.0", "**90.0 ± 0.0**"]
+
+
 # --- flags ---
 
 

@@ -225,6 +225,12 @@ def test_terms_that_are_not_a_value_per_image_are_refused_by_name(
         checked(terms(logits.requires_grad_()), Broken(), len(labels))
 
 
+@pytest.mark.parametrize("terms", [{"a": torch.ones(3, 8)}, {"a": torch.ones(8), "b": torch.ones(4)}])
+def test_a_loss_of_terms_that_are_not_a_value_per_image_is_refused(terms: Terms) -> None:
+    with pytest.raises(BadInput, match="a value per image each; here they have shapes: a "):
+        total(terms)
+
+
 def test_a_defense_without_an_objective_says_so() -> None:
     logits, labels = _random()
     with pytest.raises(BadInput, match="Defense defines neither objective nor forward"):

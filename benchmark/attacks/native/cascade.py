@@ -16,7 +16,7 @@ def cascade(model: nn.Module, images: Tensor, labels: Tensor, attack: Cascade) -
         import numba  # noqa: F401
     except ImportError:  # said before the ascents, not after them
         raise BadInput(
-            "the cascade needs numba: in the checkout, pip install -c constraints.txt '.[cascade]'"
+            "the cascade needs numba: in the checkout, pip install -c constraints.txt -e '.[cascade]'"
         ) from None
     from benchmark.attacks.foolbox_backend import brendel_bethge
 
