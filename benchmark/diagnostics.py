@@ -52,7 +52,8 @@ CHECKS = {
     ),
     "never-left": Check(
         "on more than 1 % of the attacked images, an attack that gives the clean image back where it fails never tried "
-        "another: its first step was nothing, and so was every one after it",
+        "another: its first step was nothing, and so was every one after it; what was wrong before counts in tier "
+        "paper only",
         "Do not read these images as robust: their gradient is too small for this constant and step, so raise c or lr "
         "until the attack takes a step, or use one that does not depend on the gradient's size.",
     ),
@@ -232,7 +233,7 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
         moved += "; it gives the clean image back where it fails"
     yield "unmoved", moved if still else ""
     if _minimiser(cell) and "never_left" in records:
-        stuck = int(records["never_left"].eq(True).sum())
+        stuck = int((records["never_left"].eq(True) & _to_be_fooled(cell, records)).sum())
         words = f"the attack never took a step on {stuck} of {attacked} images"
         yield "never-left", words if stuck > FEW * attacked else ""
     if records["backwards"].sum() > 0:

@@ -127,6 +127,10 @@ def test_suites_and_surrogates_must_be_alike_too(seen: Seen) -> None:
 def test_a_gradient_that_vanishes_where_the_image_was_wrong_already_speaks_against_nothing(seen: Seen) -> None:
     wrong = {"zero_gradient": _first(30), "clean_prediction": np.where(_first(30), -1, np.arange(COUNT) % 10)}
     assert _names(seen(evaluation="detection", **wrong)) == []
+    stuck = seen("ead", evaluation="detection", never_left=_first(30), **wrong)
+    ead = replace(stuck[0], settings={"c": 1.0}, library="foolbox")
+    assert _names((ead, stuck[1])) == []
+    assert _names((ead, stuck[1].assign(never_left=_first(32)))) == ["never-left"]
     assert _names(seen(tier="paper", right=100, **wrong)) == ["zero-gradient"], "there the prediction is to be changed"
 
 
