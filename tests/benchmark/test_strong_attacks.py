@@ -291,7 +291,7 @@ def test_the_cascade_says_what_it_needs(
     robust: Ensemble, digits: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)  # as if it were not installed
-    with pytest.raises(BadInput, match=r"constraints\.txt .\.\[cascade\]"):
+    with pytest.raises(BadInput, match=r"constraints\.txt -e .\.\[cascade\]"):
         evaluate(robust, digits[0][:20], digits[1][:20], ["cascade(eps=0.01)"])
 
 
