@@ -163,6 +163,14 @@ def attack_titles(cells: Iterable[Cell]) -> dict[tuple[str, str, str], str]:
     }
 
 
+def in_both_tiers(cells: Iterable[Cell]) -> set[tuple[str, str, str]]:
+    """Attacks that tiers paper and strict both have: over these, the tiers differ in the way of attacking alone."""
+    tiers: dict[str, set[tuple[str, str, str]]] = {"paper": set(), "strict": set()}
+    for cell in cells:
+        tiers.get(cell.tier, set()).add(cell.setting)
+    return tiers["paper"] & tiers["strict"]
+
+
 def _usual_library(attack: str) -> str:
     return next(iter(ATTACKS.get(attack).backends)) if attack in ATTACKS.targets() else ""
 

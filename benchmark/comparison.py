@@ -131,10 +131,14 @@ def clean_note(table: pd.DataFrame) -> str:
     )
 
 
+def canonical(spec: str) -> str:
+    """What a cell has for its spec: a defense in its canonical form, or a checkpoint as it was named."""
+    return spec if is_checkpoint(spec) else parse_defense(spec).text
+
+
 def label_in(store: Store, spec: str) -> str:
     """The name that a defense asked for as ``spec`` has in the tables of a run."""
-    text = spec if is_checkpoint(spec) else parse_defense(spec).text
-    return next(cell.defense for cell in store.asked() if cell.spec == text)
+    return next(cell.defense for cell in store.asked() if cell.spec == canonical(spec))
 
 
 def measure_costs(request: Request, specs: list[str], labels: list[str]) -> list[str]:

@@ -270,7 +270,7 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
 def _to_be_fooled(cell: Cell, records: pd.DataFrame) -> pd.Series[bool]:
     """Images on which an attack has something to do: where its goal is reached already, it may have no gradient."""
     right = records["clean_prediction"] == records["label"]
-    return right if cell.tier != "paper" else right | True
+    return right | (cell.tier == "paper")
 
 
 # --- cells of one row ---

@@ -194,7 +194,10 @@ def _write_manifest(store: Store, request: Request, cells: list[Cell], surrogate
             "machine": describe_machine(),
         }
     )
-    return [f"no longer in the tables, run again to have them: {n} cells of {what}" for what, n in outdated.items()]
+    return [
+        f"no longer in the tables, run again to have them: {n} cell{'s' * (n != 1)} of {what}"
+        for what, n in outdated.items()
+    ]
 
 
 def _ensemble(cell: Cell) -> tuple[str, str, int]:

@@ -50,18 +50,16 @@ def compare(
     from dataclasses import replace
 
     from benchmark.commands.run import read_samples
-    from benchmark.comparison import comparison_of, keep_record, label_in, measure_costs
+    from benchmark.comparison import canonical, comparison_of, keep_record, label_in, measure_costs
     from benchmark.devices import find_device, set_threads
     from benchmark.display import RunDisplay
     from benchmark.grid import PlannedAttack, load_preset, narrow
     from benchmark.planning import Request
     from benchmark.reports.figures import slug
     from benchmark.runner import run as run_request
-    from defenses.catalogue import parse_defense
-    from defenses.outside import is_checkpoint
 
     name = preset or PRESETS[dataset or "digits"]
-    if len({spec if is_checkpoint(spec) else parse_defense(spec).text for spec in (candidate, against)}) == 1:
+    if canonical(candidate) == canonical(against):
         raise BadInput(f"{candidate} cannot be compared with itself; choose another --against")
     asked = () if dataset or preset else ("comparing on digits; --dataset or --preset asks for another",)
     chosen = narrow(load_preset(name), tier or [], [candidate, against], attack or [])

@@ -14,7 +14,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
-from benchmark.cells import Cell
+from benchmark.cells import Cell, in_both_tiers
 from benchmark.comparison import comparison_of
 from benchmark.diagnostics import Diagnosis
 from benchmark.evaluations.strong import ATTACK as WORST
@@ -240,8 +240,7 @@ class _Run(Layout):
         here = [cell for cell in self.cells if cell.dataset == dataset]
         # JSMA calls its step eps, too; its bound is gamma
         here = [cell for cell in here if "eps" in cell.settings and "gamma" not in cell.settings]
-        both = {cell.setting for cell in here if cell.tier == "paper"}
-        both &= {cell.setting for cell in here if cell.tier == "strict"}
+        both = in_both_tiers(here)
         for cell in here:
             compared = tier not in ("paper", "strict") or not both or cell.setting in both
             if cell.tier == tier and compared:
@@ -431,11 +430,9 @@ def _glance(run: _Run, dataset: str) -> Table | None:
 
 def _clean_field(run: _Run, dataset: str, defense: str) -> Field:
     """Clean accuracy of the ensemble on the most images there are."""
-    rows = run.table[(run.table["dataset"] == dataset) & (run.table["defense"] == defense) & (run.table["samples"] > 0)]
-    rows = rows[(rows["attack"] != "none") | (rows["parameters"] == "classifier=ensemble")]
-    if rows.empty:
+    most = run.unattacked(dataset, defense)
+    if most.empty:
         return Field(NOTHING)
-    most = rows[rows["samples"] == rows["samples"].max()].drop_duplicates("seed")
     return _accuracy(most["clean_accuracy"], f"{int(most['samples'].iloc[0])} images")
 
 

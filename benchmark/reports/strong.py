@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.patheffects import withStroke
 
-from benchmark.cells import Cell
+from benchmark.cells import Cell, in_both_tiers
 from benchmark.evaluations.strong import read_stage
 from benchmark.reports.figures import Figure, canvas, slug, style
 from benchmark.reports.tables import Rows
@@ -82,8 +82,7 @@ def gap_table(rows: Rows) -> pd.DataFrame:
         published = [other.published for other in beside if other.published is not None]
         row["published"] = min(published) if published else None
         large = [other for other in beside if other.samples >= len(strong)]
-        both = {other.setting for other in large if other.tier == "paper"}
-        both &= {other.setting for other in large if other.tier == "strict"}
+        both = in_both_tiers(large)
         for tier in ("paper", "strict"):
             outcomes = [
                 rows.records[other.identity]["correct"].to_numpy(dtype=bool)[: len(strong)]

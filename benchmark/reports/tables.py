@@ -21,7 +21,7 @@ COLUMNS = (
 """Accuracies are in percent; counts are images; forwards and backwards are per image."""
 
 SIGNIFICANT = 0.05
-FLAGGED = "†"
+FLAGGED, FLAGGED_TEX = "†", "$^{\\dagger}$"
 
 
 def summarise(cell: Cell, records: pd.DataFrame, diagnosis: Diagnosis | None = None) -> dict[str, Any]:
@@ -109,6 +109,7 @@ class Layout:
         self.datasets = _unique(cell.dataset for cell in cells)
         self.titles = attack_titles(cells)
         self.seeds = len({cell.seed for cell in cells})
+        self.all = list(range(len(cells)))
 
     def defenses(self, dataset: str) -> list[str]:
         return _unique(cell.defense for cell in self.cells if cell.dataset == dataset)
@@ -178,13 +179,17 @@ class Layout:
         rows = self.table.iloc[positions]
         return bool(((rows["samples"] > 0) & (rows["flags"] != "")).any())
 
-    def _clean(self, dataset: str, defense: str) -> str:
-        """Accuracy of the ensemble without an attack, with the number of images."""
+    def unattacked(self, dataset: str, defense: str) -> pd.DataFrame:
+        """Rows, one per seed, with the ensemble's clean accuracy on the most images there are."""
         rows = self.table[(self.table["dataset"] == dataset) & (self.table["defense"] == defense)]
-        rows = rows[(rows["attack"] != "none") | (rows["parameters"] == "classifier=ensemble")]
-        rows = rows[rows["samples"] == rows["samples"].max()].drop_duplicates("seed")
-        value = pd.to_numeric(rows["clean_accuracy"]).mean()
-        return "–" if pd.isna(value) else f"{value:.1f} (of {int(rows['samples'].iloc[0])})"
+        rows = rows[
+            ((rows["attack"] != "none") | (rows["parameters"] == "classifier=ensemble")) & (rows["samples"] > 0)
+        ]
+        return rows[rows["samples"] == rows["samples"].max()].drop_duplicates("seed")
+
+    def _clean(self, dataset: str, defense: str) -> str:
+        rows = self.unattacked(dataset, defense)
+        return f"{rows['clean_accuracy'].mean():.1f} (of {int(rows['samples'].iloc[0])})" if len(rows) else "–"
 
     def notes(self) -> list[str]:
         """Sample counts, training and what is missing, for below the table."""
@@ -251,7 +256,7 @@ def _markdown(layout: Layout, title: str, notes: list[str]) -> str:
             "±: mean and standard deviation over seeds (of the attack alone, where the model is from outside); a lead"
         ]
         words += ["counts where it is significant for each seed."]
-    if any(layout.flagged([position]) for position in range(len(layout.cells))):
+    if layout.flagged(layout.all):
         words += [f"{FLAGGED}: a check speaks against the number, see below the tables."]
     if not layout.cells:
         words = ["Nothing here has rows in a table: the figures are in report.html and in figures/."]
@@ -301,14 +306,14 @@ def _quirks(layout: Layout, dataset: str) -> list[str]:
 
 def _latex(layout: Layout, title: str, notes: list[str]) -> str:
     lines = ["% needs \\usepackage{booktabs}", *(f"% {note}" for note in notes)]
-    flagged = any(layout.flagged([position]) for position in range(len(layout.cells)))
+    doubts = f" {FLAGGED_TEX}: a check speaks against the number." if layout.flagged(layout.all) else ""
     for dataset in layout.datasets:
         defenses = layout.defenses(dataset)
         lines += [
             "\\begin{table}",
             "\\centering",
             f"\\caption{{{_tex(title)}, {_tex(dataset)}: accuracy (\\%), the published number in parentheses.",
-            f"Bold: significantly ahead of every other defense on the same images.{DAGGER_WORDS * flagged}}}",
+            f"Bold: significantly ahead of every other defense on the same images.{doubts}}}",
             f"\\begin{{tabular}}{{ll{'r' * len(defenses)}}}",
             "\\toprule",
             " & ".join(["Attack", "Para.", *map(_tex, defenses)]) + " \\\\",
@@ -325,15 +330,12 @@ def _latex(layout: Layout, title: str, notes: list[str]) -> str:
                     positions = layout.of(dataset, attack, tier, defense)
                     number = layout.number(positions).replace("±", "$\\pm$").replace("–", "--")
                     number = f"\\textbf{{{number}}}" if best == defense else number
-                    number += "$^{\\dagger}$" if layout.flagged(positions) else ""
+                    number += FLAGGED_TEX if layout.flagged(positions) else ""
                     published = layout.published(positions)
                     line.append(f"{number} ({published})" if published else number)
                 lines.append(" & ".join(line) + " \\\\")
         lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
     return "\n".join(lines) + "\n"
-
-
-DAGGER_WORDS = " $\\dagger$: a check speaks against the number."
 
 
 def _tex(text: str) -> str:

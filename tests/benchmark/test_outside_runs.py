@@ -148,7 +148,7 @@ def test_no_number_of_other_weights_stays_beside_the_new_ones(models: Path, capf
     arguments = ["run", "demo", "--defense", spec, "--attack", "bim(eps=0.1)", *QUICK[2:], "--out", "run"]
     assert run(arguments) == 0
     assert (
-        "no longer in the tables, run again to have them: 1 cells of net0 with other weights" in capfd.readouterr().err
+        "no longer in the tables, run again to have them: 1 cell of net0 with other weights" in capfd.readouterr().err
     )
     assert {(cell.defense, cell.attack) for cell in Store(Path("run")).asked()} == {("net0", "bim"), ("script", "fgsm")}
 
@@ -169,7 +169,7 @@ def test_images_of_two_surrogates_are_not_mixed(models: Path, capfd: pytest.Capt
         )
         store = run_request(request, RunDisplay())
     assert [cell.attack for cell in store.asked()] == ["bim"]
-    assert "no longer in the tables, run again to have them: 1 cells of both from another" in capfd.readouterr().err
+    assert "no longer in the tables, run again to have them: 1 cell of both from another" in capfd.readouterr().err
 
 
 def test_a_model_with_the_name_of_another_has_a_column_of_its_own(checkpoint: Path, here: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_number_that_a_check_speaks_against_is_marked_in_both_tables(tmp_path:
     assert _row(folder)[2:] == ["20.0", "**60.0**†"]
     assert "†: a check speaks against the number" in (folder / "table.md").read_text()
     latex = (folder / "table.tex").read_text()
-    assert "\\textbf{60.0}$^{\\dagger}$" in latex and "$\\dagger$: a check speaks" in latex
+    assert "\\textbf{60.0}$^{\\dagger}$" in latex and "$^{\\dagger}$: a check speaks" in latex
     assert "% Images on digits: pgd 100." in latex and "% Flag unmoved, digits · two · pgd(eps=0.1) · strict" in latex
 
 
