@@ -11,16 +11,20 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from benchmark.acceleration import accelerated, check_mode
 from benchmark.attacks import NamedAttack, parse_attack
-from benchmark.cells import Cell
-from benchmark.devices import find_device
-from benchmark.diagnostics import diagnose
-from benchmark.evaluations import Subject, find_evaluation
-from benchmark.models import check_model, outputs, prepared
-from benchmark.planning import attack_cell, strong_cell
-from benchmark.reports.tables import COLUMNS, summarise
-from benchmark.tiers import check_tier
+from benchmark.cells.cell import Cell, Conditions, EnsembleFacts, TestImages
+from benchmark.evaluations.task import Task
+from benchmark.evaluations.whitebox import WhiteBox
+from benchmark.evaluations.worst_case import WorstCase, bounds_of, stages
+from benchmark.findings.diagnostics import diagnose
+from benchmark.findings.rows import COLUMNS, summarise
+from benchmark.harness.acceleration import accelerated, check_mode
+from benchmark.harness.prepared import outputs, prepared
+from benchmark.harness.records import Span
+from benchmark.harness.soundness import check_model
+from benchmark.harness.subject import Subject
+from benchmark.harness.tiers import Tier, check_tier
+from benchmark.machine.devices import find_device
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
 
@@ -61,7 +65,7 @@ def evaluate(
         images that did not move or had to be mended, cost, and in the column ``flags`` what speaks against the number:
         each attack is checked by itself and against the others of the call (docs/diagnostics.md).
     """
-    check_tier(tier)
+    rules = check_tier(tier)
     check_mode(acceleration)
     if isinstance(attacks, str):
         raise BadInput(f"attacks is the text {attacks!r}; give a list of specs, such as [{attacks!r}]")
@@ -80,55 +84,38 @@ def evaluate(
                 ensemble=cast(Ensemble, model),
                 fast=accelerated(model, images[:batch_size], acceleration, warnings.warn),
                 images=images,
-                labels=labels,
+                labels=labels.numpy(),
                 logits=clean[None],  # a model whose members, if it has any, no attack below asks for
                 outputs=clean,
                 surrogate=None,
             )
-            for cell, attack in _cells(model, named, tier, name, len(labels), seed, batch_size, target.type):
-                batch = find_evaluation(cell.evaluation)
+            facts = EnsembleFacts(name, name, _members(model), type(model).__name__, "", "")
+            taken, conditions = TestImages("", "", len(labels)), Conditions(seed, batch_size, target.type)
+            for task in _tasks(named, rules, _members(model)):
                 starts = range(0, len(labels), batch_size)
-                parts = [batch(subject, cell, attack, i, min(i + batch_size, len(labels))) for i in starts]
-                found = pd.concat(parts, ignore_index=True)
+                spans = [Span(start, min(start + batch_size, len(labels))) for start in starts]
+                found = pd.concat([task.batch(subject, span, seed) for span in spans], ignore_index=True)
                 if records is not None:
-                    records[attack.text if attack else f"{cell.attack}({cell.parameters})"] = found
-                results.append((cell, found))
+                    records[task.attack.text if task.attack else task.attack_title] = found
+                results.append((Cell(facts, task, taken, conditions), found))
     finally:
         model.to(home)
     diagnosis = diagnose(results)
     return pd.DataFrame([summarise(*result, diagnosis) for result in results], columns=list(COLUMNS))
 
 
-def _cells(
-    model: nn.Module,
-    named: list[NamedAttack],
-    tier: str,
-    name: str,
-    samples: int,
-    seed: int,
-    batch_size: int,
-    device: str,
-) -> list[tuple[Cell, NamedAttack | None]]:
-    """What to run: every attack, or in tier ``strong`` the worst case at every eps among them."""
-    base = {
-        "dataset": "",
-        "data_checksum": "",
-        "defense": name,
-        "spec": name,
-        "members": len(model) if isinstance(model, Ensemble) else 1,
-        "network": type(model).__name__,
-        "training": "",
-        "weights": "",
-        "seed": seed,
-        "batch_size": batch_size,
-        "device": device,
-    }
+def _members(model: nn.Module) -> int:
+    return len(model) if isinstance(model, Ensemble) else 1
+
+
+def _tasks(named: list[NamedAttack], tier: Tier, members: int) -> list[Task]:
+    """What to run: every attack, or in tier ``strong`` the worst case at every bound among them."""
     if tier != "strong":
-        return [(attack_cell(base, attack, samples, "whitebox", tier=tier), attack) for attack in named]
-    radii = dict.fromkeys(attack.attack.budget for attack in named if attack.attack.budget is not None)
-    if not radii:
+        return [WhiteBox(one, tier, tier == "strict" and one.attack.same_in_tiers) for one in named]
+    bounds = bounds_of(tuple(named))
+    if not bounds:
         raise BadInput("tier strong attacks at the eps of the attacks, and none of these has one; add pgd(eps=…)")
-    return [(strong_cell(base, "full", eps, samples), None) for eps in radii]
+    return [WorstCase(bound, "full", stages("full", bound, members)) for bound in bounds]
 
 
 def _check_images(images: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:

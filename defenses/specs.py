@@ -122,6 +122,14 @@ def value_text(value: Value) -> str:
     return text
 
 
+def number(text: str) -> float | None:
+    """The number that a text such as ``0.5`` or ``8/255`` stands for; None where it stands for none."""
+    with contextlib.suppress(ValueError, ArithmeticError):
+        value = float(Fraction(text)) if "/" in text else float(text)
+        return None if math.isnan(value) else value
+    return None
+
+
 def _float_text(value: float) -> str:
     text = repr(value)
     if not abs(value) < 1e15:  # from here on, and for infinity, the exponent form is the short one
@@ -159,10 +167,9 @@ def _convert(annotation: Any, text: str, what: str) -> Value:
             if float not in options:
                 raise BadInput(f"{what} is {text!r}; write a whole number")
         if option is float:
-            with contextlib.suppress(ValueError, ArithmeticError):
-                number = float(Fraction(text)) if "/" in text else float(text)
-                if not math.isnan(number):
-                    return number
+            value = number(text)
+            if value is not None:
+                return value
             raise BadInput(f"{what} is {text!r}; write a number such as 0.5 or 8/255")
         if option is str:
             return text

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from benchmark.attacks.bounds import Bound
 from benchmark.attacks.definitions import Attack
 from defenses import specs
 from defenses.errors import BadInput
@@ -27,35 +29,62 @@ for _name, _class in (("apgd-ce", "APGDCE"), ("apgd-t", "APGDT"), ("fab-t", "FAB
 
 @dataclass(frozen=True)
 class NamedAttack:
-    """An attack, the library that runs it, and the one text that stands for both."""
+    """An attack, the library that runs it and its version; ``text`` stands for all but the version."""
 
     name: str
     library: str
     attack: Attack
+    version: str = ""
 
     @property
     def label(self) -> str:
         """Spec without the library, such as ``pgd(eps=0.01)``."""
-        return specs.canonical(self.name, self.attack)
+        return self._spec(self.name)
 
     @property
     def text(self) -> str:
         """Canonical spec, such as ``pgd@torchattacks(eps=0.01)``."""
-        return specs.canonical(f"{self.name}@{self.library}", self.attack)
+        return self._spec(f"{self.name}@{self.library}")
 
     @property
-    def parameters(self) -> str:
-        """What stands between the parentheses."""
-        return self.label.removeprefix(self.name).strip("()")
+    def title(self) -> str:
+        """Spec for readers: the library is named where it is not the attack's first."""
+        first = next(iter(self.attack.backends), "")
+        return self.label if self.library == first else self.text
 
-    def settings(self) -> dict[str, Any]:
-        """Every parameter with its value, defaults included: part of a cell's identity."""
-        return {key: getattr(self.attack, field.name) for key, field in specs.parameters(type(self.attack)).items()}
+    @property
+    def bound(self) -> Bound | None:
+        """The ball that its images must stay in."""
+        return self.attack.bound
+
+    def _spec(self, name: str) -> str:
+        return f"{name}({self.attack.parameters})" if self.attack.parameters else name
 
     def backend(self) -> Backend:
         """The function that runs it."""
         module, _, function = self.attack.backends[self.library].partition(":")
         return getattr(importlib.import_module(module), function)
+
+
+@dataclass(frozen=True)
+class RecordedAttack(Attack):
+    """An attack known from the record of a cell alone: its package is gone, or its parameters have changed since."""
+
+    written: str
+    """Its parameters as they were written."""
+    values: tuple[tuple[str, Any], ...] = field(repr=False)
+    limit: Bound | None = None
+
+    @property
+    def bound(self) -> Bound | None:
+        return self.limit
+
+    @property
+    def parameters(self) -> str:
+        return self.written
+
+    def settings(self) -> dict[str, Any]:
+        return dict(self.values)
 
 
 def parse_attack(text: str) -> NamedAttack:
@@ -66,9 +95,10 @@ def parse_attack(text: str) -> NamedAttack:
     library = library or attack.usual_library
     if library not in attack.backends:
         raise BadInput(f"no library {library!r} for attack {name!r}; {did_you_mean(library, attack.backends)}")
-    return NamedAttack(name, library, attack)
+    return NamedAttack(name, library, attack, library_version(library))
 
 
+@functools.cache
 def library_version(library: str) -> str:
     """Version of the library behind an attack; native ones have their own, raised when their results change."""
     from importlib.metadata import version

@@ -11,8 +11,8 @@ from art.estimators.classification import PyTorchClassifier
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmark.attacks.attacked import count_classes
 from benchmark.attacks.definitions import APGDCE, BIM, CW, EAD, FGSM, JSMA, MIM, PGD, Square
-from benchmark.models import count_classes
 from defenses.errors import BadInput
 
 

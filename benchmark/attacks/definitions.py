@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from benchmark.attacks.bounds import Bound
+from defenses import specs
 from defenses.errors import BadInput
 
 FORWARD = 0.5
@@ -36,6 +38,14 @@ class Attack:
     """True when images that it could not fool come back as they were: those that did not move prove nothing then."""
     query_only: ClassVar[bool] = False
     """True when it never looks at a gradient: what it fools cannot be blamed on one."""
+    minimises: ClassVar[bool] = False
+    """True when it looks for the smallest perturbation, and gives the clean image back where it fails."""
+    strength: ClassVar[str] = ""
+    """The parameter that makes it stronger; for an attack with a bound, the one that is its radius."""
+    scaled: ClassVar[tuple[str, ...]] = ("step_size",)
+    """Parameters that grow with the strength."""
+    work: ClassVar[tuple[str, ...]] = ("steps", "restarts", "queries")
+    """Parameters that buy it more work at the same strength."""
 
     @property
     def usual_library(self) -> str:
@@ -43,9 +53,23 @@ class Attack:
         return next(iter(self.backends))
 
     @property
-    def budget(self) -> float | None:
-        """Radius of the L∞ ball the adversarial image must stay in; None when the attack has no such bound."""
+    def bound(self) -> Bound | None:
+        """The ball that an adversarial image must stay in; None when the attack has no such bound."""
         return None
+
+    def settings(self) -> dict[str, Any]:
+        """Every parameter with its value, defaults included: part of a cell's identity."""
+        return {key: getattr(self, field.name) for key, field in specs.parameters(type(self)).items()}
+
+    @property
+    def parameters(self) -> str:
+        """What stands between the parentheses of its spec."""
+        return specs.canonical("", self).strip("()")
+
+    @property
+    def single_step(self) -> bool:
+        """True when it takes one step along one gradient."""
+        return getattr(self, "steps", None) == 1
 
     def gradients(self, scalars: int, classes: int) -> float:
         """Gradients it may take for one image of so many scalars; a query counts as `FORWARD`."""
@@ -60,6 +84,7 @@ class Attack:
 @dataclass(frozen=True)
 class _Linf(Attack):
     paper_output: ClassVar[Literal["probabilities", "log-probabilities"]] = "probabilities"
+    strength: ClassVar[str] = "eps"
 
     eps: float
 
@@ -69,8 +94,8 @@ class _Linf(Attack):
         _at_least_one("steps", getattr(self, "steps", 1))
 
     @property
-    def budget(self) -> float:
-        return self.eps
+    def bound(self) -> Bound:
+        return Bound("linf", self.eps)
 
 
 def _backends(name: str, *libraries: str) -> dict[str, str]:
@@ -83,6 +108,10 @@ class FGSM(_Linf):
 
     backends: ClassVar[dict[str, str]] = _backends("fgsm", "torchattacks", "art", "foolbox")
     targeted: bool = False
+
+    @property
+    def single_step(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -163,6 +192,8 @@ class CW(Attack):
         "art": "searches the length of every step",
     }
     same_in_tiers: ClassVar[bool] = True
+    minimises: ClassVar[bool] = True
+    strength: ClassVar[str] = "c"
 
     c: float
     kappa: float = 0.1
@@ -183,6 +214,8 @@ class EAD(Attack):
     backends: ClassVar[dict[str, str]] = _backends("ead", "foolbox", "torchattacks", "art")
     notes: ClassVar[dict[str, str]] = {"torchattacks": "overwrites the image that it measures distances from"}
     same_in_tiers: ClassVar[bool] = True
+    minimises: ClassVar[bool] = True
+    strength: ClassVar[str] = "c"
 
     c: float
     beta: float = 0.01

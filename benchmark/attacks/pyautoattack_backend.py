@@ -14,8 +14,8 @@ from pyautoattack.fab_pt import FABAttack_PT
 from pyautoattack.square import SquareAttack
 from torch import Tensor, nn
 
+from benchmark.attacks.attacked import count_classes, library_seed
 from benchmark.attacks.definitions import APGDCE, APGDT, FABT, AutoAttack, Square
-from benchmark.models import count_classes, library_seed
 
 _LOGGER = logging.getLogger("auto-attack")
 

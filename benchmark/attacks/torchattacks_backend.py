@@ -7,8 +7,8 @@ from typing import Any
 import torchattacks
 from torch import Tensor, nn
 
+from benchmark.attacks.attacked import count_classes, library_seed
 from benchmark.attacks.definitions import APGDCE, APGDT, BIM, CW, EAD, FABT, FGSM, JSMA, MIM, PGD, Square
-from benchmark.models import count_classes, library_seed
 from defenses.errors import BadInput
 
 

@@ -12,15 +12,7 @@ import typer
 from defenses.errors import BadInput
 
 if TYPE_CHECKING:
-    from benchmark.store import Store
-
-PRESETS = {
-    "digits": "demo",
-    "mnist": "mnist-whitebox",
-    "cifar10": "cifar10-whitebox",
-    "cifar100": "cifar100-whitebox",
-}
-"""The preset that compares on a dataset when none is named."""
+    from benchmark.cells.store import Store
 
 Many = list[str] | None
 
@@ -41,40 +33,39 @@ def compare(
     """Run what is missing of two defenses on the same images, and say what may be concluded."""
     if dataset is not None and preset is not None:
         raise BadInput("say where to compare by --dataset or by --preset, one of them")
-    if dataset is not None and dataset not in PRESETS:
-        from defenses.registry import did_you_mean
-
-        raise BadInput(
-            f"no preset compares on {dataset!r}; {did_you_mean(dataset, PRESETS)}, or name one with --preset"
-        )
     from dataclasses import replace
 
     from benchmark.commands.run import read_samples
-    from benchmark.comparison import canonical, comparison_of, keep_record, label_in, measure_costs
-    from benchmark.devices import find_device, set_threads
-    from benchmark.display import RunDisplay
-    from benchmark.grid import PlannedAttack, load_preset, narrow
-    from benchmark.planning import Request
-    from benchmark.reports.figures import slug
-    from benchmark.runner import run as run_request
+    from benchmark.datasets.catalogue import DATASETS
+    from benchmark.evaluations.clean import CleanSection
+    from benchmark.findings.comparison import comparison_of
+    from benchmark.findings.results import read_results
+    from benchmark.machine.devices import find_device, set_threads
+    from benchmark.plan.grid import Wish, narrow
+    from benchmark.plan.presets import load_preset
+    from benchmark.plan.request import Request
+    from benchmark.reports.figures.drawing import slug
+    from benchmark.run.comparing import canonical, keep_record, label_in, measure_costs
+    from benchmark.run.display import RunDisplay
+    from benchmark.run.runner import run as run_request
+    from defenses.registry import did_you_mean
 
-    name = preset or PRESETS[dataset or "digits"]
+    name = preset or DATASETS.get(dataset or "digits").preset
+    if not name:
+        known = [entry.name for entry in map(DATASETS.get, DATASETS.names()) if entry.preset]
+        raise BadInput(
+            f"no preset compares on {dataset!r}; {did_you_mean(str(dataset), known)}, or name one with --preset"
+        )
     if canonical(candidate) == canonical(against):
         raise BadInput(f"{candidate} cannot be compared with itself; choose another --against")
     asked = () if dataset or preset else ("comparing on digits; --dataset or --preset asks for another",)
-    chosen = narrow(load_preset(name), tier or [], [candidate, against], attack or [])
-    clean = PlannedAttack(None, 0, 0)
+    wish = Wish(tiers=tuple(tier or []), defenses=(candidate, against), attacks=tuple(attack or []))
+    chosen = narrow(load_preset(name), wish)
     grids = [
-        replace(
-            grid,
-            attacks=(clean, *(planned for planned in grid.attacks if planned != clean)),
-            transfer=None,
-            detection=None,
-            diversity=None,
-        )
+        replace(grid, sections=(CleanSection(), *(section for section in grid.sections if section.compared)))
         for grid in chosen.grids
     ]
-    set_threads(threads, [grid.dataset for grid in chosen.grids])
+    set_threads(threads, [DATASETS.get(grid.dataset).threads for grid in chosen.grids])
     request = Request(
         preset=replace(chosen, name=f"compare {name}", title=f"{candidate} against {against}", grids=tuple(grids)),
         samples=read_samples(samples),
@@ -94,7 +85,7 @@ def compare(
         store = run_request(request, display, finish=keep)
     finally:
         display.stop()
-    found = comparison_of(store)
+    found = comparison_of(read_results(store))
     assert found is not None
     typer.echo(found.sentence)
     typer.echo(store.folder / "comparison.md")

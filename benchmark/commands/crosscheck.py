@@ -28,16 +28,18 @@ def crosscheck(
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: results/runs/crosscheck]")] = None,
 ) -> None:
     """Run every attack that several libraries have through each of them, and say where they differ."""
-    from benchmark.crosscheck import NAME, crosscheck_preset, remarks
-    from benchmark.devices import find_device, set_threads
-    from benchmark.display import RunDisplay
-    from benchmark.planning import Request
-    from benchmark.reports.crosscheck import crosscheck_table, summary
-    from benchmark.runner import run as run_request
-    from benchmark.store import Store
+    from benchmark.cells.store import Store
+    from benchmark.datasets.catalogue import DATASETS
+    from benchmark.findings.crosscheck import crosscheck_table, summary
+    from benchmark.findings.results import read_results
+    from benchmark.machine.devices import find_device, set_threads
+    from benchmark.plan.libraries import NAME, crosscheck_preset, remarks
+    from benchmark.plan.request import Request
+    from benchmark.run.display import RunDisplay
+    from benchmark.run.runner import run as run_request
 
     chosen = crosscheck_preset(dataset, defense, attack or [], samples)
-    set_threads(threads, [dataset])
+    set_threads(threads, [DATASETS.get(dataset).threads])
     request = Request(
         preset=chosen,
         samples=samples,
@@ -56,7 +58,7 @@ def crosscheck(
         failed = error
     finally:
         display.stop()
-    typer.echo(summary(crosscheck_table(Store(request.out))))
+    typer.echo(summary(crosscheck_table(read_results(Store(request.out)))))
     typer.echo(request.out / "crosscheck.md")
     if failed:
         raise failed

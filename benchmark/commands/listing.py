@@ -62,7 +62,7 @@ def _attacks() -> list[Row]:
 
 
 def _presets() -> list[Row]:
-    from benchmark.grid import load_preset, preset_names
+    from benchmark.plan.presets import load_preset, preset_names
 
     rows = []
     for name in preset_names():
@@ -73,8 +73,8 @@ def _presets() -> list[Row]:
 
 def _checkpoints() -> list[Row]:
     """Trained ensembles in this folder's results: those that come with the project, then those trained here."""
-    from benchmark.ensembles import others_of, references
-    from benchmark.training import ENSEMBLES
+    from benchmark.ensembles.folders import ENSEMBLES, references
+    from benchmark.ensembles.provenance import others_of
     from defenses.checkpoints import FILE_NAME, read_provenance
 
     rows = []

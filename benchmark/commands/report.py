@@ -10,9 +10,9 @@ import typer
 
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]) -> None:
     """Write every table, figure and the page of a run again, from what is stored; no model is touched."""
-    from benchmark.display import RunDisplay
+    from benchmark.cells.store import Store
     from benchmark.reports import write_report
-    from benchmark.store import Store
+    from benchmark.run.display import RunDisplay
 
     display = RunDisplay()
     try:

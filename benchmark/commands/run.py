@@ -57,18 +57,28 @@ def run(
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be run, and what it would cost.")] = False,
 ) -> None:
     """Run a preset: the same command again does only what is missing, other options extend it."""
-    from benchmark.acceleration import check_mode
-    from benchmark.devices import set_threads
-    from benchmark.display import RunDisplay
-    from benchmark.executors import open_executor
-    from benchmark.grid import load_preset, narrow
-    from benchmark.planning import Request
-    from benchmark.runner import run as run_request
+    from benchmark.datasets.catalogue import DATASETS
+    from benchmark.harness.acceleration import check_mode
+    from benchmark.machine.devices import set_threads
+    from benchmark.plan.grid import Wish, narrow
+    from benchmark.plan.presets import load_preset
+    from benchmark.plan.request import Request
+    from benchmark.run.display import RunDisplay
+    from benchmark.run.executors import open_executor
+    from benchmark.run.runner import run as run_request
 
     if batch_size is not None and batch_size < 1:
         raise BadInput(f"batch size is {batch_size}; it must be at least 1")
-    chosen = narrow(load_preset(preset), tier or [], defense or [], attack or [], batch_size, dataset, surrogate)
-    set_threads(threads, [grid.dataset for grid in chosen.grids])
+    wish = Wish(
+        tiers=tuple(tier or []),
+        defenses=tuple(defense or []),
+        attacks=tuple(attack or []),
+        datasets=tuple(dataset or []),
+        batch_size=batch_size,
+        surrogate=surrogate,
+    )
+    chosen = narrow(load_preset(preset), wish)
+    set_threads(threads, [DATASETS.get(grid.dataset).threads for grid in chosen.grids])
     asked, numbers = read_samples(samples), _seeds(seeds) if seeds else (seed,)
     with open_executor(executor, ray_address) as where:
         request = Request(
@@ -83,7 +93,7 @@ def run(
             surrogate=None if surrogate == "none" else surrogate,
         )
         if plan:
-            from benchmark.forecast import forecast
+            from benchmark.plan.forecast import forecast
 
             typer.echo(forecast(request))
             return

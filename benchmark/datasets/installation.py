@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 from benchmark.datasets.catalogue import Entry
-from benchmark.datasets.display import Display
+from benchmark.datasets.progress import Display
 from benchmark.datasets.sources import Order, SourceFailed
 from defenses.errors import BadInput, RunFailed
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from benchmark.datasets.display import Display
 from benchmark.datasets.formats import CIFAR10_TRAIN, cifar_from_sheet
+from benchmark.datasets.progress import Display
 
 CONNECT_SECONDS, READ_SECONDS, COMMAND_SECONDS = 5, 30, 3600
 

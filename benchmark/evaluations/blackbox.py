@@ -2,38 +2,104 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmark.attacks import NamedAttack
-from benchmark.cells import Cell
-from benchmark.evaluation import cost_columns, craft, wrong_labels
-from benchmark.evaluations import Subject
-from benchmark.models import predict
+from benchmark.evaluations.task import (
+    AttackSection,
+    Choice,
+    Planned,
+    Section,
+    Setting,
+    Task,
+    Written,
+    read_attack,
+    written_attack,
+)
+from benchmark.harness.records import Span
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from benchmark.harness.subject import Subject
 
 
-def batch(subject: Subject, cell: Cell, attack: NamedAttack | None, first: int, end: int) -> pd.DataFrame:
-    """Attack the surrogate with true labels; the defense judges, and what it got wrong before counts as wrong.
+@dataclass(frozen=True)
+class BlackBox(Task):
+    """An attack on the surrogate with true labels; the defense judges, and misclassified clean images count as wrong.
 
-    All images are attacked, whatever the defense makes of them: so every defense gets the very same ones.
+    All images are attacked, whatever the defense predicts for them: so every defense gets the very same ones.
     """
-    assert attack is not None and subject.surrogate is not None
-    rows = slice(first, end)
-    labels, clean = subject.labels[rows], subject.clean[rows]
-    targets = wrong_labels(labels, subject.classes, first, cell.seed) if attack.attack.wants_target else None
-    given = labels if targets is None else targets
-    crafted = craft(subject.surrogate, attack, subject.images[rows], given, first, cell.seed)
-    predicted = predict(subject.ensemble, crafted.images, end - first)
-    return pd.DataFrame(
-        {
-            "index": np.arange(first, end),
-            "label": labels.numpy(),
-            "clean_prediction": clean.numpy(),
-            "target": np.full(end - first, -1) if targets is None else targets.numpy(),
+
+    evaluation: ClassVar[str] = "blackbox"
+    in_tables: ClassVar[bool] = True
+
+    named: NamedAttack
+    surrogate: str
+    """sha256 of the surrogate's weights."""
+
+    @property
+    def attack(self) -> NamedAttack:
+        return self.named
+
+    @property
+    def group(self) -> str:
+        return "black-box"
+
+    @property
+    def origin(self) -> str:
+        return " from a surrogate"
+
+    @property
+    def used(self) -> dict[str, str]:
+        return {"surrogate": self.surrogate[:8], **super().used}
+
+    def written(self) -> Written:
+        return written_attack(self.named, {"surrogate": self.surrogate}, self.group)
+
+    @classmethod
+    def read(cls, written: Written) -> BlackBox:
+        return cls(read_attack(written, "surrogate"), written.settings["surrogate"])
+
+    def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
+        from benchmark.harness.crafting import craft, wrong_labels
+        from benchmark.harness.prepared import predict
+
+        assert subject.surrogate is not None
+        labels, clean = subject.labels[span.rows], subject.clean[span.rows]
+        given, target = labels, {}
+        if self.named.attack.wants_target:
+            given = wrong_labels(labels, subject.classes, span.first, seed)
+            target = {"target": given}
+        crafted = craft(subject.surrogate, self.named, subject.images[span.rows], given, span.first, seed)
+        predicted = predict(subject.ensemble, crafted.images, span.size)
+        values: dict[str, Any] = {
+            "label": labels,
+            "clean_prediction": clean,
             "attacked": True,
-            "adversarial_prediction": predicted.numpy(),
-            "correct": ((predicted == labels) & (clean == labels)).numpy(),
-            **{name: values.numpy() for name, values in crafted.found.items()},
-            **cost_columns(crafted, end - first),
+            "adversarial_prediction": predicted,
+            "correct": (predicted == labels) & (clean == labels),
+            **target,
+            **crafted.found,
+            **crafted.costs(span.size),
         }
-    )
+        return self.records.frame(span, values)
+
+
+@dataclass(frozen=True)
+class BlackBoxSection(AttackSection):
+    """``[grid.blackbox]``: attacks made on a surrogate, a baseline of another seed unless the user names one."""
+
+    key: ClassVar[str] = "blackbox"
+    title: ClassVar[str] = "black-box"
+    compared: ClassVar[bool] = True
+
+    def narrow(self, choice: Choice) -> Section | None:
+        return None if choice.surrogate == "none" else super().narrow(choice)
+
+    def plan(self, setting: Setting) -> Iterator[Planned]:
+        samples = setting.images(self.amount)
+        for named in self.named if setting.surrogate else ():
+            yield Planned(BlackBox(named, setting.surrogate or ""), samples)

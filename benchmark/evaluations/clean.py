@@ -1,34 +1,91 @@
-"""Clean accuracy of one member or of the ensemble (Table 1)."""
+"""Clean accuracy of every member and of the ensemble (Table 1)."""
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchmark.attacks import NamedAttack
-from benchmark.cells import Cell
-from benchmark.evaluation import cost_columns
-from benchmark.evaluations import Subject
-from benchmark.tiers import FLAGS
+from benchmark.evaluations.task import (
+    EVERYTHING,
+    Amount,
+    Choice,
+    Planned,
+    Section,
+    Setting,
+    Task,
+    Written,
+    member_name,
+    member_number,
+    written_none,
+)
+from benchmark.harness.records import Span
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from benchmark.harness.subject import Subject
+
+ENSEMBLE = "ensemble"
 
 
-def batch(subject: Subject, cell: Cell, attack: NamedAttack | None, first: int, end: int) -> pd.DataFrame:
-    """What the cell's classifier, ``net1`` … or ``ensemble``, predicts for clean images."""
-    rows = slice(first, end)
-    classifier = str(cell.settings["classifier"])
-    if classifier == "ensemble":
-        predicted = subject.clean[rows]
-    else:
-        predicted = subject.logits[int(classifier.removeprefix("net")) - 1, rows].argmax(-1)
-    labels = subject.labels[rows]
-    return pd.DataFrame(
-        {
-            "index": np.arange(first, end),
-            "label": labels.numpy(),
-            "clean_prediction": predicted.numpy(),
-            "attacked": False,
-            "correct": (predicted == labels).numpy(),
-            **dict.fromkeys(FLAGS, False),
-            **cost_columns(None, end - first),
-        }
-    )
+@dataclass(frozen=True)
+class Clean(Task):
+    """Predictions of clean images, by one member or by the ensemble."""
+
+    evaluation: ClassVar[str] = "clean"
+    in_tables: ClassVar[bool] = True
+
+    member: int | None = None
+    """Counted from 0; None is the ensemble."""
+
+    @property
+    def classifier(self) -> str:
+        return ENSEMBLE if self.member is None else member_name(self.member)
+
+    @property
+    def parameters(self) -> str:
+        return f"classifier={self.classifier}"
+
+    @property
+    def extras(self) -> tuple[Any, ...]:
+        return (self.classifier,)
+
+    def written(self) -> Written:
+        return written_none({"classifier": self.classifier}, "clean")
+
+    @classmethod
+    def read(cls, written: Written) -> Clean:
+        name = str(written.settings["classifier"])
+        return cls(None if name == ENSEMBLE else member_number(name))
+
+    def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
+        labels = subject.labels[span.rows]
+        predicted = subject.clean[span.rows]
+        if self.member is not None:
+            predicted = subject.logits[self.member, span.rows].argmax(-1).numpy()
+        values = {"label": labels, "clean_prediction": predicted, "correct": predicted == labels}
+        return self.records.frame(span, {**values, "batch_size": span.size})
+
+
+@dataclass(frozen=True)
+class CleanSection(Section):
+    """``{ spec = "none" }`` among the attacks of a preset."""
+
+    key: ClassVar[str] = "none"
+    title: ClassVar[str] = "clean"
+
+    amount: Amount = EVERYTHING
+
+    @classmethod
+    def read(cls, entry: Any) -> CleanSection:
+        return cls(Amount(entry.get("samples", 0), entry.get("paper_samples", 0)))
+
+    def narrow(self, choice: Choice) -> Section | None:
+        return self if not choice.attacks or self.key in choice.attacks else None
+
+    def plan(self, setting: Setting) -> Iterator[Planned]:
+        samples = setting.images(self.amount)
+        for member in (*range(setting.members), None):
+            task = Clean(member)
+            yield Planned(task, samples, setting.published(None, task.classifier))

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
-import torch
-from torch import Tensor
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmark.attacks import NamedAttack
-from benchmark.cells import Cell
-from benchmark.evaluation import cost_columns, craft
-from benchmark.evaluations import Subject
-from benchmark.tiers import FLAGS
-from defenses.diversity import ensemble_entropy, log_ensemble_diversity, log_mean_probability
+from benchmark.evaluations.task import (
+    AttackSection,
+    Planned,
+    Setting,
+    Task,
+    Written,
+    read_attack,
+    written_attack,
+    written_none,
+)
+from benchmark.harness.records import RECORDS, Column, Schema, Span
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+    from benchmark.harness.subject import Subject
 
 SCORES = {
     "diversity": "log ensemble diversity, predicted label removed",
@@ -26,6 +37,8 @@ SCORES = {
 
 def scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Every score of every image, from member logits (K, N, L)."""
+    from defenses.diversity import ensemble_entropy, log_ensemble_diversity, log_mean_probability
+
     log_probability = log_mean_probability(logits)
     predicted = log_probability.argmax(-1)
     return {
@@ -37,28 +50,77 @@ def scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     }
 
 
-def batch(subject: Subject, cell: Cell, attack: NamedAttack | None, first: int, end: int) -> pd.DataFrame:
-    """Scores of clean images (no attack), or of adversarial ones made from all of them with their true labels."""
-    rows = slice(first, end)
-    labels = subject.labels[rows]
-    crafted = None
-    logits = subject.logits[:, rows]
-    if attack is not None:
-        crafted = craft(subject.fast, attack, subject.images[rows], labels, first, cell.seed)
-        with torch.no_grad():
-            logits = subject.ensemble.member_logits(crafted.images).cpu()
-    predicted = log_mean_probability(logits).argmax(-1)
-    found = crafted.found if crafted else {name: torch.zeros(end - first, dtype=torch.bool) for name in FLAGS}
-    return pd.DataFrame(
-        {
-            "index": np.arange(first, end),
-            "label": labels.numpy(),
-            "clean_prediction": subject.clean[rows].numpy(),
-            "adversarial_prediction": predicted.numpy(),
-            "attacked": attack is not None,
-            "correct": (predicted == labels).numpy(),
-            **{name: values.double().numpy() for name, values in scores(logits, labels).items()},
-            **{name: values.numpy() for name, values in found.items()},
-            **cost_columns(crafted, end - first),
+@dataclass(frozen=True)
+class Detection(Task):
+    """Scores of adversarial images, made from all clean ones with their true labels; or of the clean ones."""
+
+    evaluation: ClassVar[str] = "detection"
+    records: ClassVar[Schema] = RECORDS.plus(*(Column(name, "float64", words) for name, words in SCORES.items()))
+
+    named: NamedAttack | None
+    """None for clean images."""
+    compared: int | None = None
+    """Of clean images: the first so many are compared with adversarial ones, the others fix the threshold."""
+
+    @property
+    def attack(self) -> NamedAttack | None:
+        return self.named
+
+    @property
+    def parameters(self) -> str:
+        return super().parameters if self.named else f"compared={self.compared}"
+
+    @property
+    def extras(self) -> tuple[Any, ...]:
+        return (self.compared,)
+
+    def written(self) -> Written:
+        if self.named:
+            return written_attack(self.named, {}, "strict")
+        return written_none({"compared": self.compared}, "clean")
+
+    @classmethod
+    def read(cls, written: Written) -> Detection:
+        if "compared" in written.settings:
+            return cls(None, int(written.settings["compared"]))
+        return cls(read_attack(written))
+
+    def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
+        import torch
+
+        from benchmark.harness.crafting import craft
+        from defenses.diversity import log_mean_probability
+
+        labels = subject.labels[span.rows]
+        logits = subject.logits[:, span.rows]
+        found: dict[str, Any] = {"batch_size": span.size}
+        if self.named:
+            crafted = craft(subject.fast, self.named, subject.images[span.rows], labels, span.first, seed)
+            found = {**crafted.found, **crafted.costs(span.size)}
+            with torch.no_grad():
+                logits = subject.ensemble.member_logits(crafted.images).cpu()
+        predicted = log_mean_probability(logits).argmax(-1).numpy()
+        values: dict[str, Any] = {
+            "label": labels,
+            "clean_prediction": subject.clean[span.rows],
+            "adversarial_prediction": predicted,
+            "attacked": self.named is not None,
+            "correct": predicted == labels,
+            **{name: one.double().numpy() for name, one in scores(logits, torch.from_numpy(labels)).items()},
+            **found,
         }
-    )
+        return self.records.frame(span, values)
+
+
+@dataclass(frozen=True)
+class DetectionSection(AttackSection):
+    """``[grid.detection]``: clean images, and the same number under each attack."""
+
+    key: ClassVar[str] = "detection"
+    title: ClassVar[str] = "detection"
+
+    def plan(self, setting: Setting) -> Iterator[Planned]:
+        samples = min(setting.images(self.amount), setting.test_size // 2)
+        yield Planned(Detection(None, samples), 2 * samples)
+        for named in self.named:
+            yield Planned(Detection(named), samples)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
-import torch
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchmark.attacks import NamedAttack
-from benchmark.cells import Cell
-from benchmark.evaluation import cost_columns
-from benchmark.evaluations import Subject
-from benchmark.tiers import FLAGS
-from defenses.diversity import log_ensemble_diversity
-from defenses.ensemble import has_features
+import pandas as pd
+
+from benchmark.evaluations.task import (
+    EVERYTHING,
+    Amount,
+    Planned,
+    Section,
+    Setting,
+    Task,
+    Written,
+    member_name,
+    written_none,
+)
+from benchmark.harness.records import RECORDS, Column, Schema, Span
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchmark.harness.subject import Subject
 
 MAPPED = 1000
 """Images whose features are mapped to the plane, as in the paper's Fig. 4."""
@@ -22,36 +35,53 @@ SHOWN = 12
 """Images whose predictions are kept in full, for the geometry picture."""
 
 
-def batch(subject: Subject, cell: Cell, attack: NamedAttack | None, first: int, end: int) -> pd.DataFrame:
+@dataclass(frozen=True)
+class Diversity(Task):
     """LED of clean images; with the first batch, t-SNE of each member's pooled features and some predictions."""
-    rows = slice(first, end)
-    labels = subject.labels[rows]
-    logits = subject.logits[:, rows]
-    frame = pd.DataFrame(
-        {
-            "index": np.arange(first, end),
-            "label": labels.numpy(),
-            "clean_prediction": subject.clean[rows].numpy(),
-            "attacked": False,
-            "correct": (subject.clean[rows] == labels).numpy(),
-            "led": log_ensemble_diversity(logits, labels).double().numpy(),
-            **dict.fromkeys(FLAGS, False),
-            **cost_columns(None, end - first),
-        }
+
+    evaluation: ClassVar[str] = "diversity"
+    records: ClassVar[Schema] = RECORDS.plus(
+        Column("led", "float64", "log ensemble diversity, true label removed"),
+        Column("probabilities_{member}", "object", "what a member predicts for one of the first images"),
+        Column("tsne_{member}", "object", "place of a member's features in the plane"),
     )
-    if first == 0:
-        shown = torch.softmax(logits[:, :SHOWN].double(), -1).numpy()
-        for k, member in enumerate(shown):
-            frame[f"probabilities_net{k + 1}"] = pd.Series(list(member), dtype=object).reindex(frame.index)
-        mapped = min(MAPPED, end)
-        mappable = mapped >= FEWEST and all(has_features(member) for member in subject.ensemble.members)
-        for k, plane in enumerate(_planes(subject, mapped, cell.seed) if mappable else []):
-            frame[f"tsne_net{k + 1}"] = pd.Series(list(plane), dtype=object).reindex(frame.index)
-    return frame
+
+    def written(self) -> Written:
+        return written_none({}, "clean")
+
+    @classmethod
+    def read(cls, written: Written) -> Diversity:
+        return cls()
+
+    def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
+        import torch
+
+        from defenses.diversity import log_ensemble_diversity
+        from defenses.ensemble import has_features
+
+        labels, clean = subject.labels[span.rows], subject.clean[span.rows]
+        logits = subject.logits[:, span.rows]
+        led = log_ensemble_diversity(logits, torch.from_numpy(labels)).double().numpy()
+        values = {"label": labels, "clean_prediction": clean, "correct": clean == labels, "led": led}
+        frame = self.records.frame(span, {**values, "batch_size": span.size})
+        if span.first == 0:
+            shown = torch.softmax(logits[:, :SHOWN].double(), -1).numpy()
+            for k, member in enumerate(shown):
+                _add(frame, f"probabilities_{member_name(k)}", list(member))
+            mapped = min(MAPPED, span.end)
+            mappable = mapped >= FEWEST and all(has_features(member) for member in subject.ensemble.members)
+            for k, plane in enumerate(_planes(subject, mapped, seed) if mappable else []):
+                _add(frame, f"tsne_{member_name(k)}", list(plane))
+        return frame
 
 
-def _planes(subject: Subject, count: int, seed: int) -> list[np.ndarray[tuple[int, int], np.dtype[np.float32]]]:
+def _add(frame: pd.DataFrame, name: str, values: list[Any]) -> None:
+    frame[name] = pd.Series(values, dtype=object).reindex(frame.index)
+
+
+def _planes(subject: Subject, count: int, seed: int) -> list[NDArray[np.float32]]:
     """t-SNE (perplexity 30) of the pooled features of each member for the first images."""
+    import torch
     from sklearn.manifold import TSNE
 
     members = [subject.ensemble.member(k) for k in range(len(subject.ensemble))]  # whose features may differ in size
@@ -60,3 +90,24 @@ def _planes(subject: Subject, count: int, seed: int) -> list[np.ndarray[tuple[in
         features = [torch.cat([member.member_features(images)[0].cpu() for images in batches]) for member in members]
     perplexity = min(30.0, (count - 1) / 3)
     return [TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(rows.numpy()) for rows in features]
+
+
+@dataclass(frozen=True)
+class DiversitySection(Section):
+    """``[grid.diversity]``."""
+
+    key: ClassVar[str] = "diversity"
+    title: ClassVar[str] = "diversity"
+
+    amount: Amount = EVERYTHING
+
+    @property
+    def amounts(self) -> tuple[tuple[str, Amount], ...]:
+        return ((self.title, self.amount),)
+
+    @classmethod
+    def read(cls, entry: Any) -> DiversitySection:
+        return cls(Amount(entry.get("samples", 0), entry.get("paper_samples", 0)))
+
+    def plan(self, setting: Setting) -> Iterator[Planned]:
+        yield Planned(Diversity(), setting.images(self.amount), whole=True)

@@ -1,33 +1,212 @@
-"""White-box robustness: the ensemble itself is attacked (Tables 2 to 5)."""
+"""White-box robustness: the ensemble itself is attacked, by the rules of tier paper or strict (Tables 2 to 5)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 import pandas as pd
 
-from benchmark.attacks import NamedAttack
-from benchmark.cells import Cell
-from benchmark.evaluation import attack_batch
-from benchmark.evaluations import Subject
+from benchmark.attacks import NamedAttack, parse_attack
+from benchmark.evaluations.task import (
+    Amount,
+    Choice,
+    Planned,
+    Section,
+    Setting,
+    Task,
+    Written,
+    read_attack,
+    written_attack,
+)
+from benchmark.harness.records import FLAGS, JUDGED, NORMS, PICTURES, SUCCESSES, Span
+from benchmark.harness.tiers import Tier, as_strict, check_tier
+
+if TYPE_CHECKING:
+    from benchmark.harness.crafting import Crafted
+    from benchmark.harness.subject import Subject
 
 SHOWN = 5
 """Images of every cell that are kept for a look."""
+LOOKED_AT = 32
+"""They are among the first so many test images, whose clean pixels a run keeps once."""
 
 
-def batch(subject: Subject, cell: Cell, attack: NamedAttack | None, first: int, end: int) -> pd.DataFrame:
-    """Attack the images from ``first`` to ``end`` by the rules of the cell's tier."""
-    assert attack is not None
-    rows = slice(first, end)
-    return attack_batch(
-        subject.ensemble,
-        attack,
-        cell.tier,
-        subject.images[rows],
-        subject.labels[rows].to(subject.images.device),
-        subject.outputs[rows],
-        first,
-        cell.seed,
-        subject.classes,
-        subject.fast,
-        keep=SHOWN if first == 0 else 0,
-        keep_successes=subject.keep_images,
-    )
+@dataclass(frozen=True)
+class WhiteBox(Task):
+    """An attack on the ensemble."""
+
+    evaluation: ClassVar[str] = "whitebox"
+    in_tables: ClassVar[bool] = True
+    keeps_images: ClassVar[bool] = True
+    white_box: ClassVar[bool] = True
+
+    named: NamedAttack
+    rules: Tier
+    """Tier paper or strict."""
+    shared_images: bool = False
+    """In tier strict: whether the images are those that tier paper makes, which the cell of that tier has."""
+
+    @property
+    def attack(self) -> NamedAttack:
+        return self.named
+
+    @property
+    def tier(self) -> Tier:
+        return self.rules
+
+    @property
+    def title(self) -> str:
+        return f"{self.attack_title} · {self.rules}"
+
+    @property
+    def paper_twin(self) -> WhiteBox | None:
+        """The task of tier paper that makes the same images."""
+        return WhiteBox(self.named, "paper") if self.shared_images else None
+
+    def written(self) -> Written:
+        return written_attack(self.named, {}, self.rules)._replace(shared_images=self.shared_images)
+
+    @classmethod
+    def read(cls, written: Written) -> WhiteBox:
+        named, tier = read_attack(written), check_tier(written.tier)
+        shared = written.shared_images
+        if shared is None:  # the first version did not write it down
+            shared = tier == "strict" and named.attack.same_in_tiers
+        return cls(named, tier, shared)
+
+    def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
+        if self.shared_images:
+            return as_strict(WhiteBox(self.named, "paper").batch(subject, span, seed))
+        from benchmark.harness.crafting import craft, judge, wrong_labels
+
+        attack, paper = self.named.attack, self.rules == "paper"
+        labels, clean = subject.labels[span.rows], subject.clean[span.rows]
+        right = clean == labels
+        rows = np.arange(span.size) if paper else np.flatnonzero(right)
+        targets = wrong_labels(labels, subject.classes, span.first, seed) if attack.wants_target else None
+        prediction = clean.copy()
+        found: dict[str, Any] = {name: np.zeros(span.size, dtype=bool) for name in (*FLAGS, *JUDGED)}
+        found |= {name: np.zeros(span.size) for name in NORMS}
+        crafted = None
+        if len(rows):
+            predicted_label = paper and attack.paper_labels == "predicted"
+            given = (targets if targets is not None else clean if predicted_label else labels)[rows]
+            output = attack.paper_output if paper else "log-probabilities"
+            images = subject.images[span.rows][rows]
+            crafted = craft(subject.fast, self.named, images, given, span.first, seed, output, rows)
+            before = subject.outputs[span.rows][rows]
+            prediction[rows], judged = judge(subject.ensemble, before, crafted.images, given, attack.wants_target)
+            for name, seen in (crafted.found | judged).items():
+                found[name][rows] = seen
+        still = prediction == labels
+        values: dict[str, Any] = {
+            "label": labels,
+            "clean_prediction": clean,
+            "attacked": np.isin(np.arange(span.size), rows),
+            "adversarial_prediction": prediction,
+            "correct": still if paper else still & right,
+            **found,
+            **({} if targets is None else {"target": targets}),
+            **(crafted.costs(span.size) if crafted else {"batch_size": span.size}),
+        }
+        frame = self.records.frame(span, values)
+        if crafted is not None and span.first == 0:
+            _add_pictures(frame, subject, rows, crafted)
+        if subject.keep_images:
+            add_successes(frame, {} if crafted is None else dict(zip(rows.tolist(), crafted.images, strict=True)))
+        return frame
+
+
+def _add_pictures(frame: pd.DataFrame, subject: Subject, rows: np.ndarray[Any, Any], crafted: Crafted) -> None:
+    """Half-precision copies of the first attacked images to look at, and what each member makes of them."""
+    import torch
+
+    from benchmark.harness.crafting import pixels
+    from defenses.ensemble import Ensemble
+
+    chosen = [row for row in rows[:SHOWN].tolist() if row < LOOKED_AT]
+    images = crafted.images[: len(chosen)]
+    columns = dict(zip(PICTURES, pixels(images, np.float16), strict=False))
+    if isinstance(subject.ensemble, Ensemble):
+        with torch.no_grad():
+            columns["members"] = subject.ensemble.member_logits(images).argmax(-1).cpu().T.tolist()
+    for name, values in columns.items():
+        frame[name] = pd.Series(values, index=chosen, dtype=object).reindex(frame.index)
+
+
+def add_successes(frame: pd.DataFrame, images: dict[int, Any]) -> None:
+    """Adversarial images of those that fool, as bytes of float32; None where there is none."""
+    from benchmark.harness.crafting import pixels
+
+    fooled = [row for row in np.flatnonzero(frame["attacked"] & ~frame["correct"]).tolist() if row in images]
+    parts = [pixels(images[row][None], np.float32) for row in fooled]
+    for place, name in enumerate(SUCCESSES):
+        values = pd.Series([part[place][0] for part in parts], index=fooled, dtype=object)
+        frame[name] = values.reindex(frame.index)
+
+
+# --- how a preset asks for it ---
+
+
+@dataclass(frozen=True)
+class Row:
+    """An attack of a table, with its number of images."""
+
+    named: NamedAttack
+    amount: Amount
+    tiers: tuple[Tier, ...] = ()
+    """Only these tiers; empty takes the grid's."""
+
+
+@dataclass(frozen=True)
+class WhiteBoxSection(Section):
+    """The list ``attacks`` of a preset, its entry ``none`` aside."""
+
+    key: ClassVar[str] = "attacks"
+    title: ClassVar[str] = "white-box"
+    compared: ClassVar[bool] = True
+
+    rows: tuple[Row, ...]
+
+    @property
+    def attacks(self) -> tuple[NamedAttack, ...]:
+        return tuple(row.named for row in self.rows)
+
+    @property
+    def amounts(self) -> tuple[tuple[str, Amount], ...]:
+        return tuple((row.named.name, row.amount) for row in self.rows)
+
+    @classmethod
+    def read(cls, entry: Any) -> WhiteBoxSection:
+        rows = []
+        for item in entry:
+            tiers = tuple(check_tier(tier) for tier in item.get("tiers", []))
+            amount = Amount(item.get("samples", 0), item.get("paper_samples", 0))
+            rows.append(Row(parse_attack(item["spec"]), amount, tiers))
+        return cls(tuple(rows))
+
+    def narrow(self, choice: Choice) -> Section | None:
+        """``fgsm`` takes the rows of that name; a full spec is taken as it is, with that name's number of images."""
+        if not choice.attacks:
+            return self
+        chosen: list[Row] = []
+        for text in choice.attacks:
+            same = [row for row in self.rows if row.named.name == text]
+            if same or text == "none":
+                chosen += same
+                continue
+            named = parse_attack(text)
+            relatives = [row for row in self.rows if row.named.name == named.name] or list(self.rows)
+            chosen.append(Row(named, relatives[0].amount if relatives else Amount()))
+        return WhiteBoxSection(tuple(dict.fromkeys(chosen))) if chosen else None
+
+    def plan(self, setting: Setting) -> Iterator[Planned]:
+        for row in self.rows:
+            samples, number = setting.images(row.amount), setting.published(row.named, "")
+            for tier in setting.tiers:
+                if tier != "strong" and (not row.tiers or tier in row.tiers):
+                    shared = tier == "strict" and row.named.attack.same_in_tiers
+                    yield Planned(WhiteBox(row.named, tier, shared), samples, number)

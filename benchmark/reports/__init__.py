@@ -1,37 +1,51 @@
-"""Everything a reader sees, made from the store alone: the same store gives the same bytes."""
+"""Everything a reader sees, drawn from findings alone: the same cells give the same bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmark.comparison import write_comparison
-from benchmark.diagnostics import Diagnosis
-from benchmark.reports.crosscheck import crosscheck_figures, write_crosscheck
-from benchmark.reports.curves import curve_figures
-from benchmark.reports.detection import detection_figures, detection_table
-from benchmark.reports.diversity import diversity_figures
-from benchmark.reports.figures import keep
-from benchmark.reports.page import write_page
-from benchmark.reports.strip import strip_figures
-from benchmark.reports.strong import gap_figures, gap_table, suite_table
-from benchmark.reports.tables import read_rows, write_tables
-from benchmark.reports.transfer import transfer_figures, transfer_table
-from benchmark.store import Store
+from benchmark.cells.store import Store
+from benchmark.findings.comparison import comparison_of
+from benchmark.findings.crosscheck import crosscheck_table
+from benchmark.findings.diagnostics import Diagnosis
+from benchmark.findings.layout import Layout
+from benchmark.findings.results import read_results
+from benchmark.findings.roc_areas import detection_table
+from benchmark.findings.suites import suite_table
+from benchmark.findings.tier_gap import gap_table
+from benchmark.findings.transfer_rates import transfer_table
+from benchmark.reports.figures.curves import curve_figures
+from benchmark.reports.figures.diversity_pictures import diversity_figures
+from benchmark.reports.figures.drawing import keep
+from benchmark.reports.figures.gap import gap_figures
+from benchmark.reports.figures.heatmaps import transfer_figures
+from benchmark.reports.figures.library_dots import crosscheck_figures
+from benchmark.reports.figures.roc import detection_figures
+from benchmark.reports.figures.strips import strip_figures
+from benchmark.reports.page import Shown, write_page
+from benchmark.reports.tables import write_tables
+from benchmark.reports.tables.comparisons import write_comparison
+from benchmark.reports.tables.crosschecks import write_crosscheck
 from defenses.files import write_text
 
 
 def write_report(store: Store, say: Callable[[str], None] = lambda words: None) -> Diagnosis:
     """Write every table and figure of a run folder, and the page that holds them all; what the checks found."""
     say("reading and checking the cells")
-    rows = read_rows(store)
+    results = read_results(store)
+    layout = Layout(results)
     say("writing the tables")
-    write_tables(store, rows)
-    write_comparison(store)
+    write_tables(store.folder, layout)
+    comparison = comparison_of(results)
+    if comparison:
+        write_comparison(store.folder, comparison)
+    libraries = crosscheck_table(results)
+    write_crosscheck(store.folder, libraries)
     tables = {
-        "gap": gap_table(rows),
-        "strong": suite_table(store),
-        "transfer": transfer_table(store),
-        "detection": detection_table(store),
+        "gap": gap_table(results),
+        "strong": suite_table(results),
+        "transfer": transfer_table(results),
+        "detection": detection_table(results),
     }
     for name, table in tables.items():
         path = store.folder / f"{name}.csv"
@@ -41,15 +55,15 @@ def write_report(store: Store, say: Callable[[str], None] = lambda words: None) 
             write_text(path, table.to_csv(index=False, lineterminator="\n"))
     say("drawing the figures")
     figures = [
-        *crosscheck_figures(write_crosscheck(store)),
-        *gap_figures(rows),
-        *curve_figures(rows.cells, rows.table),
-        *transfer_figures(store),
-        *detection_figures(store),
-        *diversity_figures(store),
-        *strip_figures(store, rows.cells),
+        *crosscheck_figures(libraries),
+        *gap_figures(tables["gap"]),
+        *curve_figures(layout),
+        *transfer_figures(tables["transfer"]),
+        *detection_figures(results, tables["detection"]),
+        *diversity_figures(results),
+        *strip_figures(results),
     ]
     keep(store.folder / "figures", figures, say)
     say("writing the page")
-    write_page(store, figures)
-    return rows.diagnosis
+    write_page(store.folder, Shown(layout, comparison, libraries, tables, figures))
+    return results.diagnosis

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from benchmark.store import Store
+from benchmark.training import train_ensemble
 from torch import Tensor
 
 from benchmark import datasets
 from benchmark.cells import Cell
-from benchmark.store import Store
-from benchmark.training import train_ensemble
 from defenses.checkpoints import load_checkpoint
 from defenses.ensemble import Ensemble
 

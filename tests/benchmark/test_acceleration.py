@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmark.acceleration import accelerated, check_mode
 from torch import Tensor, nn
 
-from benchmark.acceleration import accelerated, check_mode
 from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput
 

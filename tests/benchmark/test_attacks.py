@@ -8,14 +8,14 @@ import random
 import numpy as np
 import pytest
 import torch
+from benchmark.evaluation import seeded, wrong_labels
+from benchmark.models import AttackedModel, prepared
+from benchmark.verification import verify
 from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmark import evaluate
 from benchmark.attacks import ATTACKS, library_version, parse_attack
-from benchmark.evaluation import seeded, wrong_labels
-from benchmark.models import AttackedModel, prepared
-from benchmark.verification import verify
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
 

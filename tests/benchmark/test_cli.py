@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 import torch
+from benchmark.devices import find_device, set_threads
+from benchmark.training import ENSEMBLES, clock, default_folder
 
 from benchmark import ensembles
 from benchmark.cli import run
-from benchmark.devices import find_device, set_threads
-from benchmark.training import ENSEMBLES, clock, default_folder
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import read_provenance
 from defenses.errors import BadInput

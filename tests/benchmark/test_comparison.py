@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from benchmark.comparison import clean_note, compare, comparison_of, keep_record, verdict, write_comparison
+from benchmark.statistics import holm, mcnemar, paired_difference
+from benchmark.store import Store
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmark.cells import Cell
 from benchmark.cli import run
-from benchmark.comparison import clean_note, compare, comparison_of, keep_record, verdict, write_comparison
-from benchmark.statistics import holm, mcnemar, paired_difference
-from benchmark.store import Store
 
 MakeCell = Callable[..., Cell]
 MakeStore = Callable[[Sequence[tuple[Cell, dict[str, Any]]]], Store]

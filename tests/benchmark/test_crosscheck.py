@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from benchmark.crosscheck import SETTINGS, crosscheck_preset, every_library, without_setting
+from benchmark.reports.crosscheck import crosscheck_table, summary, write_crosscheck
+from benchmark.store import Store
 from scipy import stats
 from torch import Tensor
 
@@ -22,9 +25,6 @@ from benchmark import datasets
 from benchmark.attacks import ATTACKS, foolbox_backend, parse_attack
 from benchmark.cells import Cell
 from benchmark.cli import run
-from benchmark.crosscheck import SETTINGS, crosscheck_preset, every_library, without_setting
-from benchmark.reports.crosscheck import crosscheck_table, summary, write_crosscheck
-from benchmark.store import Store
 
 MakeCell = Callable[..., Cell]
 MakeStore = Callable[[Sequence[tuple[Cell, dict[str, Any]]]], Store]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from benchmark.reports.detection import auc_interval, detection_figures, detection_table
+from benchmark.store import Store
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -17,9 +19,7 @@ from sklearn.metrics import roc_auc_score
 from benchmark.cells import Cell
 from benchmark.evaluations.detection import SCORES
 from benchmark.reports import write_report
-from benchmark.reports.detection import auc_interval, detection_figures, detection_table
 from benchmark.reports.figures import keep
-from benchmark.store import Store
 
 MakeCell = Callable[..., Cell]
 MakeStore = Callable[[Sequence[tuple[Cell, dict[str, Any]]]], Store]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from benchmark.diagnostics import ALPHA, CHECKS, Result, diagnose
 
 from benchmark.cells import Cell
-from benchmark.diagnostics import ALPHA, CHECKS, Result, diagnose
 
 DOCS = Path(__file__).parents[2] / "docs" / "diagnostics.md"
 COUNT = 100

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
-
-from benchmark.attacks import parse_attack
 from benchmark.evaluation import attack_batch, seeded, wrong_labels
 from benchmark.models import outputs, prepared
 from benchmark.tiers import check_tier
+from torch import Tensor, nn
+
+from benchmark.attacks import parse_attack
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
 

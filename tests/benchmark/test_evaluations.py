@@ -11,6 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from benchmark.evaluation import craft, seeded, wrong_labels
+from benchmark.grid import Section, load_preset, narrow
+from benchmark.models import AttackedModel, prepared
+from benchmark.planning import Request, plan_cells
 from scipy import stats
 from torch import Tensor, nn
 
@@ -18,11 +22,7 @@ from benchmark.api import evaluate
 from benchmark.attacks import NamedAttack, parse_attack
 from benchmark.cells import Cell
 from benchmark.ensembles import load_outside
-from benchmark.evaluation import craft, seeded, wrong_labels
 from benchmark.evaluations import Subject, blackbox, detection, diversity, transferability
-from benchmark.grid import Section, load_preset, narrow
-from benchmark.models import AttackedModel, prepared
-from benchmark.planning import Request, plan_cells
 from defenses.checkpoints import load_checkpoint
 from defenses.diversity import log_ensemble_diversity
 from defenses.ensemble import Ensemble

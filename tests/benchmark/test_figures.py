@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from benchmark.reports.curves import curve_figures
+from benchmark.reports.diversity import diversity_figures
+from benchmark.reports.transfer import transfer_figures, transfer_table
+from benchmark.store import Store
 
 from benchmark import hardware
 from benchmark.cells import Cell
 from benchmark.cli import run
 from benchmark.reports import write_report
-from benchmark.reports.curves import curve_figures
-from benchmark.reports.diversity import diversity_figures
 from benchmark.reports.figures import keep
 from benchmark.reports.tables import read_rows
-from benchmark.reports.transfer import transfer_figures, transfer_table
-from benchmark.store import Store
 
 ROOT = Path(__file__).parents[2]
 MakeCell = Callable[..., Cell]

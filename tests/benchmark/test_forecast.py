@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-
-from benchmark.cells import cell_from
-from benchmark.cli import run
 from benchmark.costs import gradients
 from benchmark.evaluations.strong import read_stage
 from benchmark.store import Store
+
+from benchmark.cells import cell_from
+from benchmark.cli import run
 
 pytestmark = pytest.mark.usefixtures("here")
 

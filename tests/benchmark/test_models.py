@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmark.models import AttackedModel, check_model, predict, prepared
 from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmark.attacks import parse_attack
-from benchmark.models import AttackedModel, check_model, predict, prepared
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
 

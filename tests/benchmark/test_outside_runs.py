@@ -10,17 +10,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
-
-from benchmark.attacks import parse_attack
-from benchmark.cli import run
 from benchmark.display import RunDisplay
-from benchmark.ensembles import Trained, load_outside
 from benchmark.grid import PlannedAttack, Section, load_preset, narrow
 from benchmark.planning import Request, plan_cells
 from benchmark.runner import assemble
 from benchmark.runner import run as run_request
 from benchmark.store import Store
+from torch import Tensor, nn
+
+from benchmark.attacks import parse_attack
+from benchmark.cli import run
+from benchmark.ensembles import Trained, load_outside
 from defenses import load_checkpoint
 from defenses.ensemble import Ensemble
 

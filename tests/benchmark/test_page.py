@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from benchmark.diagnostics import CHECKS
+from benchmark.store import Store
 
 from benchmark import hardware
 from benchmark.cells import Cell
-from benchmark.diagnostics import CHECKS
 from benchmark.reports.figures import Figure, canvas, keep, style
 from benchmark.reports.page import write_page
-from benchmark.store import Store
 
 IMAGES = 50
 

@@ -9,13 +9,13 @@ from typing import ClassVar
 import pandas as pd
 import pytest
 import torch
+from benchmark.diagnostics import CHECKS
 from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmark import datasets, evaluate
 from benchmark.attacks import ATTACKS
 from benchmark.attacks.definitions import Attack
-from benchmark.diagnostics import CHECKS
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
 

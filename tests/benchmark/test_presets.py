@@ -6,14 +6,14 @@ import csv
 from collections import Counter
 from pathlib import Path
 
+import benchmark.published
 import pytest
 import torch
-
-import benchmark.published
-from benchmark import datasets
-from benchmark.ensembles import Trained
 from benchmark.grid import Grid, load_preset, narrow, preset_names
 from benchmark.planning import Request, plan_cells
+
+from benchmark import datasets
+from benchmark.ensembles import Trained
 from defenses.catalogue import PAPER_DEFENSES, parse_defense
 from defenses.checkpoints import Provenance
 from defenses.ensemble import build_ensemble

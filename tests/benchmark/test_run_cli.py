@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmark.grid import load_preset, narrow
 
 from benchmark.cli import run
-from benchmark.grid import load_preset, narrow
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -16,16 +16,16 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
-
-from benchmark.attacks import parse_attack, torchattacks_backend
-from benchmark.cli import run
 from benchmark.display import RunDisplay
-from benchmark.ensembles import find, locate
 from benchmark.grid import Section, load_preset, narrow
 from benchmark.planning import Request
 from benchmark.runner import run as run_request
 from benchmark.training import train_ensemble
+from torch import Tensor, nn
+
+from benchmark.attacks import parse_attack, torchattacks_backend
+from benchmark.cli import run
+from benchmark.ensembles import find, locate
 
 ROOT = Path(__file__).parents[2]
 TABLES = ("table.csv", "table.md", "table.tex")

@@ -6,11 +6,10 @@ from math import comb
 
 import numpy as np
 import pytest
+from benchmark.statistics import accuracy_interval, holm, mcnemar
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-
-from benchmark.statistics import accuracy_interval, holm, mcnemar
 
 COUNTS = st.integers(1, 400).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count)))
 PAIRS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60)

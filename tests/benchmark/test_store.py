@@ -9,13 +9,13 @@ from typing import cast
 
 import pandas as pd
 import pytest
-
-from benchmark import hardware
-from benchmark.cells import Cell
 from benchmark.display import RunDisplay
 from benchmark.executors import Failure, Material, Outcome
 from benchmark.ledger import Ledger
 from benchmark.store import MANIFEST, Store
+
+from benchmark import hardware
+from benchmark.cells import Cell
 from defenses.errors import BadInput, RunFailed
 
 CELL = Cell(

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from benchmark.evaluation import craft
+from benchmark.models import AttackedModel, prepared
 from torch import Tensor, nn
 
 from benchmark.api import evaluate
@@ -15,8 +17,6 @@ from benchmark.attacks import parse_attack
 from benchmark.attacks.native.ascent import pgd
 from benchmark.attacks.native.losses import LOSSES
 from benchmark.attacks.native.mora import GAP, combined, leverage, mixed_loss
-from benchmark.evaluation import craft
-from benchmark.models import AttackedModel, prepared
 from defenses.checkpoints import load_checkpoint
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput

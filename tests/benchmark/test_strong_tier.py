@@ -11,18 +11,18 @@ import pandas as pd
 import pytest
 import safetensors.numpy
 import torch
+from benchmark.grid import load_preset, narrow, strong_radii
+from benchmark.planning import strong_cell
+from benchmark.reports.strong import gap_figures, gap_table, suite_table
+from benchmark.store import Store
 from torch import Tensor, nn
 
 from benchmark.api import evaluate
 from benchmark.cells import Cell
 from benchmark.cli import run as adp_bench
 from benchmark.evaluations import strong
-from benchmark.grid import load_preset, narrow, strong_radii
-from benchmark.planning import strong_cell
 from benchmark.reports import write_report
-from benchmark.reports.strong import gap_figures, gap_table, suite_table
 from benchmark.reports.tables import read_rows
-from benchmark.store import Store
 from defenses.checkpoints import load_checkpoint
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput

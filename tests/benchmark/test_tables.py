@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from benchmark.diagnostics import CHECKS
+from benchmark.store import Store
 
 from benchmark.cells import Cell
-from benchmark.diagnostics import CHECKS
 from benchmark.reports import write_report
 from benchmark.reports.tables import COLUMNS, summarise
-from benchmark.store import Store
 
 CELL = Cell(
     dataset="digits", data_checksum="d", defense="one", spec="one", members=3, network="mini-resnet",

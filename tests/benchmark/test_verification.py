@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmark.verification import norms, verify
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-
-from benchmark.verification import norms, verify
 
 
 @pytest.fixture

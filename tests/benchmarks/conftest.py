@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 import torch
+from benchmark.hardware import commit, describe_machine
 from torch import Tensor
 
 from benchmark import datasets
 from benchmark.ensembles import find
-from benchmark.hardware import commit, describe_machine
 from defenses.ensemble import Ensemble, build_ensemble
 
 RESULTS = Path(__file__).parents[2] / "results" / "benchmarks"

@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor
-
 from benchmark.acceleration import accelerated
-from benchmark.attacks import parse_attack
 from benchmark.evaluation import attack_batch
 from benchmark.models import outputs, predict, prepared
+from torch import Tensor
+
+from benchmark.attacks import parse_attack
 from defenses.ensemble import Ensemble
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-
 from benchmark.display import RunDisplay
 from benchmark.grid import load_preset, narrow
 from benchmark.planning import Request
-from benchmark.reports import write_report
 from benchmark.runner import run
 from benchmark.store import Store
 from benchmark.training import train_ensemble
+
+from benchmark.reports import write_report
 
 
 def test_a_grid_of_tiny_cells(benchmark: Any, note: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

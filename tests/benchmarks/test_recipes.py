@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from benchmark.training import train_ensemble
+
 from defenses.checkpoints import read_provenance
 from defenses.errors import BadInput
 from defenses.precision import require_bfloat16

@@ -6,9 +6,10 @@ from typing import Any
 
 from benchmark.acceleration import accelerated
 from benchmark.evaluation import craft
-from benchmark.evaluations import Subject, strong
 from benchmark.models import prepared
 from benchmark.planning import strong_cell
+
+from benchmark.evaluations import Subject, strong
 from defenses.ensemble import Ensemble
 
 EPS = 0.1

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from benchmark.training import training_data
 from torch import Tensor
 
-from benchmark.training import training_data
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import load_checkpoint, read_provenance
 from defenses.dverge import DVERGE

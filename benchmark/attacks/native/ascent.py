@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.definitions import PGD
 from benchmark.attacks.native.losses import LOSSES, Loss
-from benchmark.models import AttackedModel
 
 
 def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.definitions import Evasive
 from benchmark.attacks.native.ascent import project
-from benchmark.models import AttackedModel
 from defenses.diversity import log_ensemble_diversity, log_mean_probability
 from defenses.errors import BadInput
 

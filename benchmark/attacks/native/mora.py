@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.definitions import MORA
 from benchmark.attacks.native.ascent import project, random_start
-from benchmark.models import AttackedModel
 from defenses.diversity import log_mean_probability
 
 GAP = 10.0

@@ -1,0 +1,109 @@
+"""The model as an attack sees it: in evaluation mode, frozen, with a sound output, and counting its own use."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Output = Literal["log-probabilities", "probabilities"]
+
+
+class AttackedModel(nn.Module):
+    """Wraps a model that gives logits, or an `Ensemble`, for one batch of one attack.
+
+    With ``log-probabilities``, every row is shifted so that its smallest entry is 0: softmax, argmax,
+    cross-entropy and margins stay the same, and losses that mask a class by multiplying with 0 work.
+    With ``probabilities`` it gives what the paper's L∞ attacks got: averaged probabilities used as logits.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        output: Output = "log-probabilities",
+        draws: Sequence[object] | None = None,
+        clean: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.output_kind = output
+        self.draws = draws
+        """Something that is the image's own, for every image of the batch: seeds what `uniform` draws for it."""
+        self.forwards = 0
+        self.backwards = 0
+        self.dead_gradient: Tensor | None = None
+        """Rows whose gradient was zero or not finite the first time the attack asked for one."""
+        self.clean = clean
+        self.left = None if clean is None else clean.new_zeros(len(clean), dtype=torch.bool)
+        """Rows of ``clean`` that the attack ever showed the model changed."""
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        counted = self._counted(images)
+        output = _attached(self.model(counted), counted)
+        if self.output_kind == "probabilities":
+            return torch.softmax(output, dim=-1)
+        return output - output.detach().amin(-1, keepdim=True)
+
+    def member_logits(self, images: Tensor) -> Tensor:
+        """Logits of every member, (K, N, L), for attacks that are made for ensembles; any other model is one member."""
+        member_logits = getattr(self.model, "member_logits", None)
+        counted = self._counted(images)
+        return _attached(member_logits(counted) if callable(member_logits) else self.model(counted)[None], counted)
+
+    def uniform(self, chosen: Tensor, shape: Sequence[int], key: int) -> Tensor:
+        """Numbers in [0, 1), on the CPU, for the images at these places of the batch; ``key`` tells draws apart.
+
+        What an image gets depends on nothing but the image: not on the batch it is in or on the order of attacks.
+        """
+        if self.draws is None:
+            return torch.rand((len(chosen), *shape))
+        generator = torch.Generator()
+        drawn = []
+        for place in chosen.tolist():
+            generator.manual_seed(number_from(self.draws[place], key))
+            drawn.append(torch.rand(tuple(shape), generator=generator))
+        return torch.stack(drawn)
+
+    def _counted(self, images: Tensor) -> Tensor:
+        self.forwards += len(images)
+        if self.clean is not None and self.left is not None:
+            # a part of the batch may be any part of it: the benefit of the doubt goes to the attack
+            whole = images.shape == self.clean.shape
+            self.left |= (images.detach() != self.clean).flatten(1).any(1) if whole else True
+        if images.requires_grad and torch.is_grad_enabled():
+            images = images.view_as(images)  # an attack may reuse one tensor: hook each pass, not the tensor
+            images.register_hook(self._see_gradient)
+        return images
+
+    def _see_gradient(self, gradient: Tensor) -> None:
+        self.backwards += len(gradient)
+        if self.dead_gradient is None:
+            size = gradient.detach().flatten(1).abs().amax(1)
+            self.dead_gradient = ~(torch.isfinite(size) & (size > 0))
+
+
+def _attached(output: Tensor, images: Tensor) -> Tensor:
+    """The output, with a gradient of zero where the model lets none through: a fact to be flagged, not a crash."""
+    if images.requires_grad and torch.is_grad_enabled() and not output.requires_grad:
+        return output + 0 * images.flatten(1).sum(1, keepdim=True)
+    return output
+
+
+def number_from(*parts: object) -> int:
+    """A number below 2⁵⁶ that stands for these parts, the same in every process."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "big")
+
+
+def library_seed() -> int:
+    """For libraries that seed the global generator themselves: the number the harness has seeded it with."""
+    return torch.initial_seed() % 2**31
+
+
+@torch.no_grad()
+def count_classes(model: nn.Module, images: Tensor) -> int:
+    """How many classes a model tells apart."""
+    return model(images[:1]).shape[-1]

@@ -1,0 +1,131 @@
+"""Cells: the unit of work, of caching, of resuming and of distribution."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from benchmark.evaluations.task import Task
+from benchmark.evaluations.whitebox import WhiteBox
+
+Line = tuple[str, int, Any]
+"""What cells of several defenses share that stand in one row of a table: dataset, seed and what was asked."""
+
+
+@dataclass(frozen=True)
+class EnsembleFacts:
+    """A trained ensemble, as a cell knows it."""
+
+    defense: str
+    """Short name for tables."""
+    spec: str
+    """Canonical defense spec, or the path of a checkpoint."""
+    members: int
+    network: str
+    training: str
+    """Recipe and epochs, in words; empty for checkpoints from outside."""
+    weights: str
+    """sha256 of the weights."""
+
+
+@dataclass(frozen=True)
+class TestImages:
+    """The first so many images of a test set."""
+
+    dataset: str
+    checksum: str
+    samples: int
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What else the records of an image depend on."""
+
+    seed: int
+    batch_size: int
+    device: str
+    acceleration: str = "folded"
+    """How the copy that is attacked is made: it rounds in its own way, and an image may hang on that."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One task for one trained ensemble, on some images, under some conditions."""
+
+    ensemble: EnsembleFacts
+    task: Task
+    images: TestImages
+    conditions: Conditions
+    published: float | None = field(default=None, compare=False)
+    """The paper's accuracy in percent, where it has one."""
+
+    @cached_property
+    def identity(self) -> str:
+        """Hash of everything that changes the records of its images."""
+        from benchmark.cells.codec import identity_of
+
+        return identity_of(self, with_samples=True)
+
+    @cached_property
+    def series(self) -> str:
+        """Like the identity, whatever the number of samples: a larger sample set extends a smaller one."""
+        from benchmark.cells.codec import identity_of
+
+        return identity_of(self, with_samples=False)
+
+    @property
+    def paper_twin(self) -> Cell | None:
+        """For a cell of tier strict that shares its images with tier paper, the cell there."""
+        twin = self.task.paper_twin if isinstance(self.task, WhiteBox) else None
+        return replace(self, task=twin) if twin else None
+
+    @cached_property
+    def line(self) -> Line:
+        """What it has in common with the cells beside it in a row of a table."""
+        return self.images.dataset, self.conditions.seed, self.task.asked
+
+    @property
+    def place(self) -> tuple[Line, str]:
+        """Where it stands in a table; of two cells with one place, the later one counts."""
+        return self.line, self.ensemble.defense
+
+    @property
+    def column(self) -> tuple[str, str, int]:
+        """The column of a table and its seed: an ensemble has one set of weights there."""
+        return self.images.dataset, self.ensemble.defense, self.conditions.seed
+
+    @property
+    def circumstances(self) -> dict[str, str]:
+        """What numbers that are compared should share."""
+        ran = {"batch size": str(self.conditions.batch_size), "device": self.conditions.device}
+        return ran | {"acceleration": self.conditions.acceleration} | self.task.used
+
+    @property
+    def title(self) -> str:
+        """For progress lines."""
+        return f"{self.ensemble.defense} · {self.task.title}"
+
+
+def setting(cell: Cell) -> tuple[str, str, str]:
+    """The attack as a table names it: what cells of several defenses, tiers and seeds have in common."""
+    return cell.task.name, cell.task.parameters, cell.task.library
+
+
+def attack_titles(cells: Iterable[Cell]) -> dict[tuple[str, str, str], str]:
+    """What to call an attack, by dataset, attack and library: the library is named where there are several."""
+    keys = {(cell.images.dataset, cell.task.name, cell.task.library) for cell in cells}
+    several = Counter((dataset, attack) for dataset, attack, _ in keys)
+    return {
+        (d, attack, library): f"{attack}@{library}" if several[d, attack] > 1 else attack for d, attack, library in keys
+    }
+
+
+def in_both_tiers(cells: Iterable[Cell]) -> set[tuple[str, str, str]]:
+    """Attacks that tiers paper and strict both have: over these, the tiers differ in the way of attacking alone."""
+    found: dict[str, set[tuple[str, str, str]]] = {"paper": set(), "strict": set()}
+    for cell in cells:
+        found.get(cell.task.group, set()).add(setting(cell))
+    return found["paper"] & found["strict"]

@@ -1,0 +1,110 @@
+"""The one place where cells become JSON and come back; the words are those of the first version's files.
+
+Identities are hashes of this JSON, so cells that were measured long ago keep their files and their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from benchmark.cells.cell import Cell, Conditions, EnsembleFacts, TestImages
+from benchmark.evaluations import TASKS
+from benchmark.evaluations.task import Written
+from benchmark.evaluations.whitebox import WhiteBox
+from defenses.errors import BadInput
+from defenses.registry import did_you_mean
+
+PROTOCOL = 1
+"""Raised when the evaluation changes in a way that makes older cells wrong."""
+HASHED = (
+    "dataset", "data_checksum", "weights", "attack", "library", "library_version", "settings", "tier", "evaluation",
+    "seed", "batch_size", "device",
+)  # fmt: skip
+"""What the identity of a cell is made of, beside the number of images; `identity_of` adds two special cases."""
+
+
+def to_json(cell: Cell) -> dict[str, Any]:
+    """Plain values, for files."""
+    task = cell.task.written()
+    content: dict[str, Any] = {
+        "dataset": cell.images.dataset,
+        "data_checksum": cell.images.checksum,
+        "defense": cell.ensemble.defense,
+        "spec": cell.ensemble.spec,
+        "members": cell.ensemble.members,
+        "network": cell.ensemble.network,
+        "training": cell.ensemble.training,
+        "weights": cell.ensemble.weights,
+        "attack": task.attack,
+        "parameters": task.parameters,
+        "library": task.library,
+        "library_version": task.library_version,
+        "settings": task.settings,
+        "tier": task.tier,
+        "samples": cell.images.samples,
+        "seed": cell.conditions.seed,
+        "batch_size": cell.conditions.batch_size,
+        "device": cell.conditions.device,
+        "published": cell.published,
+        "evaluation": cell.task.evaluation,
+        "acceleration": cell.conditions.acceleration,
+    }
+    if task.bound:
+        content["bound"] = task.bound
+    if task.shared_images is not None:
+        content["shared_images"] = task.shared_images
+    return content
+
+
+def from_json(content: Any) -> Cell:
+    """The cell that a file describes."""
+    try:
+        if content["evaluation"] not in TASKS:
+            raise BadInput(
+                f"the run has cells of evaluation {content['evaluation']!r}; "
+                f"{did_you_mean(str(content['evaluation']), TASKS)}"
+            )
+        written = Written(
+            content["attack"],
+            content["parameters"],
+            content["library"],
+            content["library_version"],
+            content["settings"],
+            content["tier"],
+            content.get("bound", ""),
+            content.get("shared_images"),
+        )
+        return Cell(
+            EnsembleFacts(
+                content["defense"],
+                content["spec"],
+                content["members"],
+                content["network"],
+                content["training"],
+                content["weights"],
+            ),
+            TASKS[content["evaluation"]].read(written),
+            TestImages(content["dataset"], content["data_checksum"], content["samples"]),
+            Conditions(content["seed"], content["batch_size"], content["device"], content["acceleration"]),
+            content["published"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, BadInput):
+            raise
+        words = f"{type(error).__name__}: {error}"
+        raise BadInput(f"the run was made by another version of this program ({words}); choose another --out") from None
+
+
+def identity_of(cell: Cell, with_samples: bool) -> str:
+    """Hash of everything that changes the records of a cell's images; ``with_samples`` also of their number."""
+    content = to_json(cell)
+    hashed = {name: content[name] for name in HASHED} | {"protocol": PROTOCOL}
+    if cell.conditions.acceleration != "folded":
+        hashed["acceleration"] = cell.conditions.acceleration
+    if isinstance(cell.task, WhiteBox) and cell.task.shared_images:
+        hashed["images"] = "of tier paper"
+    if with_samples:
+        hashed["samples"] = cell.images.samples
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,67 @@
+"""A few adversarial images of every cell, for a look at them: kept beside the records, never inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from defenses.errors import BadInput
+
+LEGACY = ("image_clean",)
+"""Columns of records of the first version, which had the clean image in every cell."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Adversarial images by the row of their clean image, and what each member predicts for them."""
+
+    index: NDArray[np.int64]
+    adversarial: NDArray[np.float16]
+    members: NDArray[np.int64] | None
+    clean: NDArray[np.float16] | None = None
+    """Only from files of the first version; a run keeps clean images once."""
+
+    def to_bytes(self) -> bytes:
+        content: dict[str, NDArray[np.generic]] = {"index": self.index, "adversarial": self.adversarial}
+        if self.members is not None:
+            content["members"] = self.members
+        return safetensors.numpy.save(content)
+
+    @classmethod
+    def from_file(cls, path: Path) -> Pictures:
+        try:
+            content = safetensors.numpy.load(path.read_bytes())
+            return cls(content["index"], content["adversarial"], content.get("members"))
+        except (safetensors.SafetensorError, KeyError) as error:
+            raise BadInput(f"{path} cannot be read ({error}); delete it and run again") from None
+
+
+def picture_columns(records: pd.DataFrame) -> Pictures | None:
+    """The pictures among the columns of records, if there are any."""
+    if "image_adversarial" not in records:
+        return None
+    kept = records[records["image_adversarial"].notna()]
+    if kept.empty:
+        return None
+    shape = [int(size) for size in kept["shape"].iloc[0]]
+
+    def stacked(name: str) -> NDArray[np.float16]:
+        return np.stack([np.frombuffer(content, dtype=np.float16).reshape(shape) for content in kept[name]])
+
+    members = kept["members"].tolist() if "members" in kept else None
+    return Pictures(
+        kept["index"].to_numpy(dtype=np.int64),
+        stacked("image_adversarial"),
+        np.array([list(votes) for votes in members], dtype=np.int64) if members else None,
+        stacked("image_clean") if "image_clean" in kept else None,
+    )
+
+
+def clean_file(folder: Path, checksum: str) -> Path:
+    """Where a run keeps the first clean images of a dataset."""
+    return folder / f"clean-{checksum[:16]}.pictures"

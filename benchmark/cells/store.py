@@ -1,0 +1,264 @@
+"""The store of a run: a manifest of what was asked, and one file of records per finished cell."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from benchmark.cells.cell import Cell
+from benchmark.cells.codec import from_json, to_json
+from benchmark.cells.pictures import LEGACY, Pictures, clean_file, picture_columns
+from benchmark.evaluations.worst_case import from_wide
+from benchmark.harness.records import PICTURES, SUCCESSES, Span
+from benchmark.harness.tiers import as_strict
+from benchmark.machine import hardware
+from defenses.errors import BadInput
+from defenses.files import writable_folder, write_bytes, write_text, write_with
+
+MANIFEST = "manifest.json"
+
+
+class Store:
+    """Files of one run folder. A cell's file is written whole when the cell is complete."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cells = folder / "cells"
+
+    def open(self, preset: str) -> None:
+        """Make the folder ready for a preset; refuse one that holds something else."""
+        manifest = self.folder / MANIFEST
+        if manifest.is_file():
+            there = self.manifest()["preset"]
+            if there != preset:
+                raise BadInput(f"{self.folder} holds a run of preset {there!r}, not {preset!r}; choose another --out")
+        elif self.folder.is_dir() and not self._is_fresh():
+            raise BadInput(f"{self.folder} is not empty and holds no run; choose another --out")
+        writable_folder(self.cells)
+
+    def _is_fresh(self) -> bool:
+        """True for an empty folder, or one a run was killed in before its first cell was planned."""
+        there = [path for path in self.folder.rglob("*") if not re.fullmatch(r"\..+\.tmp|\.probe\.\d+", path.name)]
+        return there in ([], [self.cells]) and not self.cells.is_file()
+
+    # --- the manifest ---
+
+    def manifest(self) -> dict[str, Any]:
+        """What was asked of this folder."""
+        path = self.folder / MANIFEST
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise BadInput(f"{self.folder} holds no run: there is no {MANIFEST} in it") from None
+        except ValueError as error:
+            raise BadInput(f"{path} cannot be read: {error}") from None
+        if not (isinstance(content, dict) and {"preset", "title", "commands", "cells"} <= content.keys()):
+            raise BadInput(f"{path} was not written by adp-bench run; choose another folder")
+        return content
+
+    def asked(self) -> list[Cell]:
+        """Every cell that was asked for so far, in the manifest's order; none before there is a manifest."""
+        return [from_json(entry) for entry in self._asked_before("cells", [])]
+
+    def commands(self) -> list[str]:
+        """Every command that asked for them."""
+        return self._asked_before("commands", [])
+
+    def surrogates(self) -> dict[str, str]:
+        """How the ensembles that black-box attacks were made on were trained, in words, by their weights."""
+        return self._asked_before("surrogates", {})
+
+    def _asked_before(self, key: str, nothing: Any) -> Any:
+        return self.manifest().get(key, nothing) if (self.folder / MANIFEST).is_file() else nothing
+
+    def write_manifest(self, cells: list[Cell], content: dict[str, Any]) -> None:
+        """Record what was asked."""
+        whole = {**content, "cells": [to_json(cell) for cell in cells]}
+        write_text(self.folder / MANIFEST, json.dumps(whole, indent=1, sort_keys=True) + "\n")
+
+    # --- finished cells ---
+
+    def path(self, cell: Cell) -> Path:
+        """The cell's file; the name says what it is, the hash makes it unique."""
+        task = cell.task.written()
+        what = (cell.task.evaluation, cell.ensemble.defense, task.attack, task.parameters, task.tier)
+        words = "-".join([*what, f"n{cell.images.samples}"])
+        return self.cells / f"{re.sub(r'[^A-Za-z0-9.+=]+', '-', words)}-{cell.identity[:16]}.parquet"
+
+    def has(self, cell: Cell, images: bool = False) -> bool:
+        """True when the cell is finished; with ``images``, when its adversarial images were kept as well."""
+        complete = not images or not cell.task.keeps_images or self.images_path(cell).is_file()
+        return self.path(cell).is_file() and complete
+
+    def write(self, cell: Cell, records: pd.DataFrame) -> None:
+        """Keep a finished cell and drop its progress; images go to files of their own, first."""
+        if "adversarial" in records:
+            kept = records[records["adversarial"].notna()]
+            shapes = {tuple(shape) for shape in kept["adversarial_shape"]}
+            pixels = np.frombuffer(b"".join(kept["adversarial"]), dtype=np.float32)
+            images = pixels.reshape(len(kept), *(shapes.pop() if shapes else (0,)))
+            content = safetensors.numpy.save({"index": kept["index"].to_numpy(dtype=np.int64), "images": images})
+            write_bytes(self.images_path(cell), content)
+        pictures = picture_columns(records)
+        if pictures is not None:
+            write_bytes(self.pictures_path(cell), pictures.to_bytes())
+        self._write(self.path(cell), cell, records.drop(columns=[*SUCCESSES, *PICTURES], errors="ignore"))
+        self._add_to_index(cell)
+        self.tidy(cell)
+
+    def read(self, cell: Cell) -> pd.DataFrame:
+        """The records of a finished cell, with every column of its evaluation."""
+        records = self._read(self.path(cell)).drop(columns=[*PICTURES, *LEGACY], errors="ignore")
+        return cell.task.records.complete(from_wide(records))
+
+    def tidy(self, cell: Cell) -> None:
+        """Drop what a finished cell no longer needs; progress beyond its samples belongs to a larger one."""
+        for path in self._progress(cell).glob("*.parquet"):
+            if _span(path).end <= cell.images.samples:
+                path.unlink()
+        with contextlib.suppress(OSError):  # not there, or not empty
+            self._progress(cell).rmdir()
+        self._failure(cell).unlink(missing_ok=True)
+
+    def _write(self, path: Path, cell: Cell, records: pd.DataFrame) -> None:
+        table = pa.Table.from_pandas(records, preserve_index=False)
+        code = {"commit": self._commit} if self._commit else {}
+        table = table.replace_schema_metadata({"adp-benchmark": json.dumps(to_json(cell)), **code})
+        write_with(path, lambda file: pq.write_table(table, file))
+
+    @cached_property
+    def _commit(self) -> str:
+        return hardware.commit()
+
+    def commits(self) -> Counter[str]:
+        """How many of the finished cells each state of the code has finished; empty for those that do not say."""
+        paths = [self.path(cell) for cell in self.asked() if self.has(cell)]
+        found = ((self._readable(pq.read_schema, path).metadata or {}).get(b"commit", b"") for path in paths)
+        return Counter(commit.decode() for commit in found)
+
+    def _read(self, path: Path) -> pd.DataFrame:
+        return self._readable(pq.read_table, path).to_pandas()
+
+    def _readable(self, read: Callable[[Path], Any], path: Path) -> Any:
+        try:
+            return read(path)
+        except (OSError, pa.ArrowException) as error:
+            raise BadInput(f"{path} cannot be read ({error}); delete it and run again") from None
+
+    # --- images ---
+
+    def images_path(self, cell: Cell) -> Path:
+        """Where the adversarial images of a cell are, if they were kept: float32, with their rows in the test set."""
+        return self.path(cell).with_suffix(".safetensors")
+
+    def images(self, cell: Cell) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Rows in the test set and adversarial images of those that fooled the ensemble."""
+        try:
+            content = safetensors.numpy.load(self.images_path(cell).read_bytes())
+            return content["index"], content["images"]
+        except (safetensors.SafetensorError, KeyError) as error:
+            raise BadInput(f"{self.images_path(cell)} cannot be read ({error}); delete it and run again") from None
+
+    def pictures_path(self, cell: Cell) -> Path:
+        """Where a few adversarial images of a cell are, for a look at them."""
+        return self.path(cell).with_suffix(".pictures")
+
+    def pictures(self, cell: Cell) -> Pictures | None:
+        """A few adversarial images of a finished cell; None where there are none, as in committed results."""
+        path = self.pictures_path(cell)
+        if path.is_file():
+            return Pictures.from_file(path)
+        names = self._readable(pq.read_schema, self.path(cell)).names
+        return picture_columns(self._read(self.path(cell))) if "image_adversarial" in names else None
+
+    def write_clean_pictures(self, checksum: str, images: NDArray[np.float32]) -> None:
+        """Keep the first clean images of a dataset, once for all cells."""
+        path = clean_file(self.cells, checksum)
+        if not path.is_file():
+            write_bytes(path, safetensors.numpy.save({"images": images.astype(np.float16)}))
+
+    def clean_pictures(self, checksum: str) -> NDArray[np.float16] | None:
+        """The first clean images of a dataset."""
+        path = clean_file(self.cells, checksum)
+        return safetensors.numpy.load(path.read_bytes())["images"] if path.is_file() else None
+
+    # --- failures ---
+
+    def write_failure(self, cell: Cell, reason: str) -> None:
+        """Remember why a cell has no result; the next run tries it again."""
+        write_text(self._failure(cell), reason + "\n")
+
+    def failure(self, cell: Cell) -> str | None:
+        """Why the cell has no result, if it failed."""
+        path = self._failure(cell)
+        return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+    def _failure(self, cell: Cell) -> Path:
+        return self.path(cell).with_suffix(".failed")
+
+    # --- progress inside a cell: a file per finished batch, shared by every sample count of the same series ---
+
+    def _progress(self, cell: Cell) -> Path:
+        return self.cells / "unfinished" / cell.series[:16]
+
+    def write_batch(self, cell: Cell, first: int, records: pd.DataFrame) -> None:
+        """Keep the records of a finished batch of an unfinished cell."""
+        folder = self._progress(cell)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._write(folder / f"{first:06d}-{first + len(records):06d}.parquet", cell, records)
+
+    def batches(self, cell: Cell, images: bool = False) -> dict[Span, pd.DataFrame]:
+        """Finished batches: from unfinished work, from smaller or larger sample sets, and from the tier that has the
+        same adversarial images.
+
+        With ``images``, only those that hold their adversarial images.
+        """
+        found: dict[Span, pd.DataFrame] = {}
+        for path in sorted(self._progress(cell).glob("*.parquet")):
+            records = cell.task.records.complete(from_wide(self._read(path)))
+            if "adversarial" in records or not images or not cell.task.keeps_images:
+                found[_span(path)] = records if images else records.drop(columns=[*SUCCESSES], errors="ignore")
+        if images and cell.task.keeps_images:
+            return found
+        for other in self._index.get(cell.series, []):
+            records = self.read(other)
+            for first in range(0, other.images.samples, cell.conditions.batch_size):
+                end = min(first + cell.conditions.batch_size, other.images.samples)
+                found[Span(first, end)] = records.iloc[first:end]
+        twin = cell.paper_twin
+        if twin:
+            found = {**{span: as_strict(records) for span, records in self.batches(twin).items()}, **found}
+        return found
+
+    @cached_property
+    def _index(self) -> dict[str, list[Cell]]:
+        """Finished cells of the folder by their series, read once."""
+        found: dict[str, list[Cell]] = {}
+        for path in sorted(self.cells.glob("*.parquet")):
+            metadata = self._readable(pq.read_schema, path).metadata or {}
+            if b"adp-benchmark" in metadata:
+                other = from_json(json.loads(metadata[b"adp-benchmark"]))
+                found.setdefault(other.series, []).append(other)
+        return found
+
+    def _add_to_index(self, cell: Cell) -> None:
+        if "_index" in self.__dict__ and cell not in self._index.setdefault(cell.series, []):
+            self._index[cell.series].append(cell)
+
+
+def _span(path: Path) -> Span:
+    """The rows of a batch, from its file's name."""
+    return Span(*map(int, path.stem.split("-")))

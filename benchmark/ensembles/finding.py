@@ -1,0 +1,115 @@
+"""Find the ensemble a request stands for: a checkpoint that was named, one that is there, or a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from benchmark.datasets.catalogue import DATASETS
+from benchmark.ensembles.folders import locate
+from benchmark.ensembles.provenance import describe_training
+from benchmark.ensembles.request import EnsembleRequest
+from benchmark.ensembles.training import train_ensemble, training_data
+from benchmark.harness.prepared import prepared
+from benchmark.harness.soundness import check_outside
+from benchmark.machine.clock import clock
+from defenses.catalogue import parse_defense
+from defenses.checkpoints import FILE_NAME, Provenance, load_checkpoint, read_provenance
+from defenses.ensemble import Ensemble, has_features
+from defenses.errors import BadInput
+from defenses.outside import EXAMPLE_RESNET18, is_checkpoint, named_files
+from defenses.training import estimate_seconds
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained ensemble and the names it goes by in tables."""
+
+    label: str
+    spec: str
+    ensemble: Ensemble
+    provenance: Provenance
+
+    @property
+    def training(self) -> str:
+        """How it was trained, in words."""
+        return describe_training(self.provenance)
+
+
+def load_outside(spec: str, dataset: str) -> Trained:
+    """The trained model that a spec names, checked on images like those of the dataset."""
+    about = DATASETS.get(dataset)
+    ensemble = load_checkpoint(spec, dataset=dataset, shape=about.shape, classes=about.classes)
+    assert ensemble.provenance is not None
+    if ensemble.provenance.recognised:
+        images = torch.rand(8, *about.shape, generator=torch.Generator().manual_seed(0))
+        with prepared(ensemble):
+            for number, member in enumerate(ensemble.members, 1):
+                try:
+                    check_outside(member, ensemble.normalise(images), about.classes)
+                except BadInput as error:
+                    place = spec if len(ensemble) == 1 else f"member {number} of {spec}"
+                    raise BadInput(f"{place}: {error}") from error
+    return Trained(_label(spec), spec, ensemble, ensemble.provenance)
+
+
+def _label(spec: str) -> str:
+    """What tables call a trained model: its file, its folder, or the function that makes it."""
+    if ".py:" in spec:
+        return spec.rpartition(":")[2]
+    if spec == EXAMPLE_RESNET18:
+        return spec
+    path, *others = (path.resolve() for path in named_files(spec)[0])
+    label = path.parent.name if path.name == FILE_NAME else path.name if path.is_dir() else path.stem
+    return f"{label} and {len(others)} more" if others else label
+
+
+def _describe(trained: Trained) -> str:
+    """What a spec was recognised as, and what can not be done with it."""
+    origin = trained.provenance
+    words = origin.recognised or f"adp-benchmark, {origin.members} × {origin.network}, {trained.training}"
+    featureless = not all(has_features(member) for member in trained.ensemble.members)
+    return words + ("; without features(images), so not in the map of features" if featureless else "")
+
+
+def find(request: EnsembleRequest) -> Trained | None:
+    """The ensemble of a request, or None when it has to be trained first."""
+    if is_checkpoint(request.defense):
+        return load_outside(request.defense, request.dataset)
+    path = locate(request)
+    if path is None:
+        return None
+    named = parse_defense(request.defense)
+    wanted = {
+        "defense": named.text,
+        "dataset": request.dataset,
+        "network": request.canonical_network,
+        "members": request.members,
+    }
+    ensemble = load_checkpoint(path, **wanted, defense_digest=named.source_digest)
+    return Trained(named.label, named.text, ensemble, read_provenance(path))
+
+
+def find_or_train(request: EnsembleRequest, device: str, say: Callable[[str], None]) -> Trained:
+    """Load the ensemble of a request; where there is none yet, say how long training takes, and train it."""
+    trained = find(request)
+    if trained is None:
+        label, time = parse_defense(request.defense).label, clock(training_seconds(request, device))
+        what = f"training {request.members} × {request.network or request.about.network} on {request.dataset}"
+        say(f"{label} is not trained yet: {what}, about {time}")
+        train_ensemble(request, device=device)
+        trained = find(request)
+        assert trained is not None
+    elif is_checkpoint(request.defense):
+        say(f"{request.defense}: {_describe(trained)}")
+    return trained
+
+
+def training_seconds(request: EnsembleRequest, device: str) -> float:
+    """How long training would take here, measured on two steps of it."""
+    recipe = request.chosen_recipe
+    data = training_data(request.dataset, recipe, request.seed)
+    named, network = parse_defense(request.defense), request.canonical_network
+    return estimate_seconds(named, data, network, request.members, recipe, torch.device(device))

@@ -1,0 +1,326 @@
+"""What an evaluation is made of: its task, its section of a preset, its planner, its batch function, its columns.
+
+A task is what one cell measures. Its section is how a preset asks for it; the section plans tasks for one trained
+ensemble. The task measures a batch of images and says which columns the records have.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from benchmark.attacks import ATTACKS, NamedAttack, RecordedAttack, parse_attack
+from benchmark.attacks.bounds import Bound, read_bound
+from benchmark.harness.records import RECORDS, Schema, Span
+from defenses import specs
+from defenses.errors import BadInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from benchmark.harness.subject import Subject
+    from benchmark.harness.tiers import Tier
+
+
+def member_name(number: int) -> str:
+    """What records and tables call a member, counted from 0 here and from 1 there."""
+    return f"net{number + 1}"
+
+
+def member_number(name: str) -> int:
+    """The member that a name stands for."""
+    return int(name.removeprefix("net")) - 1
+
+
+class Written(NamedTuple):
+    """How a cell's file describes its task; the words are those of the first version."""
+
+    attack: str
+    parameters: str
+    library: str
+    library_version: str
+    settings: dict[str, Any]
+    tier: str
+    """Also ``clean`` and ``black-box``, which are no tiers."""
+    bound: str = ""
+    shared_images: bool | None = None
+    """Whether a cell of tier strict has the images of tier paper; None in files of the first version."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one cell measures; frozen and hashable, made of the attacks themselves."""
+
+    evaluation: ClassVar[str]
+    """The name of the evaluation in files."""
+    records: ClassVar[Schema] = RECORDS
+    in_tables: ClassVar[bool] = False
+    """Whether its cells are rows of the tables."""
+    keeps_images: ClassVar[bool] = False
+    """Whether its adversarial images can be kept."""
+    white_box: ClassVar[bool] = False
+    """Whether the ensemble itself is attacked."""
+
+    @property
+    def attack(self) -> NamedAttack | None:
+        """The one attack of the task; None where there is none, or a whole suite."""
+        return None
+
+    @property
+    def attacks(self) -> tuple[NamedAttack, ...]:
+        """Every attack that it runs."""
+        return (self.attack,) if self.attack else ()
+
+    @property
+    def bound(self) -> Bound | None:
+        """The ball that adversarial images must stay in."""
+        return self.attack.bound if self.attack else None
+
+    @property
+    def tier(self) -> Tier | None:
+        """The tier, of evaluations that have one."""
+        return None
+
+    @property
+    def group(self) -> str:
+        """The part of a table that its row stands in: a tier, or the name of the evaluation."""
+        return self.tier or self.evaluation
+
+    @property
+    def name(self) -> str:
+        """The attack's name in a table."""
+        return self.attack.name if self.attack else "none"
+
+    @property
+    def parameters(self) -> str:
+        """The attack's parameters in a table."""
+        return self.attack.attack.parameters if self.attack else ""
+
+    @property
+    def library(self) -> str:
+        """The library behind the attack, for a table."""
+        return self.attack.library if self.attack else "none"
+
+    @property
+    def attack_title(self) -> str:
+        """The attack with its parameters; the library is named where it is not the usual one."""
+        if self.attack:
+            return self.attack.title
+        return f"{self.name}({self.parameters})" if self.parameters else self.name
+
+    @property
+    def origin(self) -> str:
+        """Where adversarial images are made, in words, where that is not the ensemble."""
+        return ""
+
+    @property
+    def title(self) -> str:
+        """The task in a line of progress."""
+        return f"{self.attack_title}{self.origin} · {self.evaluation}"
+
+    @property
+    def extras(self) -> tuple[Any, ...]:
+        """What is asked beside the attack and its bound."""
+        return ()
+
+    def variant(self, *but: str) -> tuple[Any, ...]:
+        """What it shares with tasks that are the same but for some parameters of the attack."""
+        settings = self.attack.attack.settings() if self.attack else {}
+        rest = tuple(sorted((key, value) for key, value in settings.items() if key not in but))
+        return self.evaluation, self.group, self.name, self.bound and self.bound.norm, rest, *self.extras
+
+    @property
+    def asked(self) -> tuple[Any, ...]:
+        """What was asked, whatever library versions or surrogate answer it: equal for cells of one row of a table."""
+        return *self.variant(), self.library, self.bound
+
+    @property
+    def used(self) -> dict[str, str]:
+        """What else its number may depend on: versions of libraries, a surrogate."""
+        return {self.attack.library: self.attack.version} if self.attack else {"none": ""}
+
+    def gradients(self, scalars: int, classes: int, members: int) -> float:
+        """Gradients of the whole ensemble that it may take for one image; a query counts as `FORWARD`."""
+        return self.attack.attack.gradients(scalars, classes) if self.attack else 0.0
+
+    def written(self) -> Written:
+        """The task as a file describes it."""
+        return written_attack(self.attack, {}, self.group) if self.attack else written_none({}, "clean")
+
+    @classmethod
+    @abstractmethod
+    def read(cls, written: Written) -> Task:
+        """The task that a file describes."""
+
+    @abstractmethod
+    def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
+        """One record per image of a batch."""
+
+
+def written_attack(named: NamedAttack, extra: Mapping[str, Any], tier: str) -> Written:
+    """How a file describes a task with one attack."""
+    bound = "" if named.bound is None else str(named.bound)
+    settings = {**named.attack.settings(), **extra}
+    return Written(named.name, named.attack.parameters, named.library, named.version, settings, tier, bound)
+
+
+def written_none(settings: dict[str, Any], tier: str) -> Written:
+    """How a file describes a task without an attack."""
+    return Written("none", ",".join(f"{key}={value}" for key, value in settings.items()), "none", "", settings, tier)
+
+
+def read_attack(written: Written, *extra: str) -> NamedAttack:
+    """The attack that a file describes; ``extra`` settings are not the attack's.
+
+    An attack that is no longer registered, or has other parameters today, is a `RecordedAttack`.
+    """
+    settings = {key: value for key, value in written.settings.items() if key not in extra}
+    found = _registered(written.attack, settings, written.parameters)
+    if found is None:
+        bound = read_bound(written.bound) if written.bound else None
+        if not written.bound and "eps" in settings:  # the first version wrote no bounds, and had this kind only
+            bound = Bound("linf", float(settings["eps"]))
+        found = RecordedAttack(written.parameters, tuple(sorted(settings.items())), bound)
+    return NamedAttack(written.attack, written.library, found, written.library_version)
+
+
+def _registered(name: str, settings: dict[str, Any], parameters: str) -> Any:
+    if name not in ATTACKS.targets():
+        return None
+    target = ATTACKS.get(name)
+    fields = specs.parameters(target)
+    if settings.keys() != fields.keys():
+        return None
+    try:
+        attack = target(**{fields[key].name: value for key, value in settings.items()})
+    except BadInput:
+        return None
+    return attack if attack.parameters == parameters else None
+
+
+# --- how a preset asks for tasks ---
+
+
+class Planned(NamedTuple):
+    """A task on so many images."""
+
+    task: Task
+    samples: int
+    published: float | None = None
+    """The paper's accuracy in percent, where it has one."""
+    whole: bool = False
+    """Whether all images are one batch."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How many images: on a CPU in a reasonable time, and in the paper; 0 means all there are."""
+
+    samples: int = 0
+    paper_samples: int = 0
+
+
+EVERYTHING = Amount()
+"""All images there are."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a section plans for: one trained ensemble in one grid."""
+
+    members: int
+    tiers: tuple[Tier, ...]
+    rows: tuple[NamedAttack, ...]
+    """Attacks of the white-box rows that tier strong may look at."""
+    images: Callable[[Amount], int]
+    """The number of images to take."""
+    test_size: int
+    published: Callable[[NamedAttack | None, str], float | None]
+    """The paper's number for an attack, or without one for a classifier."""
+    surrogate: str | None = None
+    """Weights of the ensemble that black-box attacks are made on."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user chose of a grid: attacks by name or spec."""
+
+    attacks: tuple[str, ...]
+    has_rows: bool
+    """Whether the grid has white-box rows: naming attacks then asks for these."""
+    names: frozenset[str]
+    """Attacks that any section of the grid has."""
+    surrogate: str | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """How a preset asks for an evaluation."""
+
+    key: ClassVar[str]
+    """Its key in a preset."""
+    title: ClassVar[str]
+    """What to call it where its number of images is told."""
+    compared: ClassVar[bool] = False
+    """Whether `adp-bench compare` runs it."""
+
+    @property
+    def attacks(self) -> tuple[NamedAttack, ...]:
+        """The attacks it names."""
+        return ()
+
+    @property
+    def amounts(self) -> tuple[tuple[str, Amount], ...]:
+        """Numbers of images by what they are for."""
+        return ()
+
+    @classmethod
+    @abstractmethod
+    def read(cls, entry: Any) -> Section:
+        """The section of a preset's text."""
+
+    def narrow(self, choice: Choice) -> Section | None:
+        """The section with the attacks that the user chose; None when nothing of it is left."""
+        return None if choice.attacks else self
+
+    @abstractmethod
+    def plan(self, setting: Setting) -> Iterator[Planned]:
+        """The tasks for one ensemble."""
+
+
+@dataclass(frozen=True)
+class AttackSection(Section):
+    """A section with a list of attacks and one number of images."""
+
+    named: tuple[NamedAttack, ...]
+    amount: Amount
+
+    @property
+    def attacks(self) -> tuple[NamedAttack, ...]:
+        return self.named
+
+    @property
+    def amounts(self) -> tuple[tuple[str, Amount], ...]:
+        return ((self.title, self.amount),)
+
+    @classmethod
+    def read(cls, entry: Any) -> AttackSection:
+        named = tuple(parse_attack(text) for text in entry.get("attacks", []))
+        return cls(named, Amount(entry.get("samples", 0), entry.get("paper_samples", 0)))
+
+    def narrow(self, choice: Choice) -> Section | None:
+        if not choice.attacks:
+            return self
+        if choice.has_rows:
+            return None
+        chosen: list[NamedAttack] = []
+        for text in choice.attacks:
+            same = [named for named in self.named if named.name == text]
+            chosen += same if text in choice.names else [parse_attack(text)]
+        self.check(chosen)
+        return type(self)(tuple(dict.fromkeys(chosen)), self.amount) if chosen else None
+
+    def check(self, chosen: list[NamedAttack]) -> None:
+        """Refuse attacks that the evaluation cannot use."""

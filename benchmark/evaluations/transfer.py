@@ -1,0 +1,131 @@
+"""Transfer: adversarial images made on one member, shown to every member and to the ensemble (Fig. 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchmark.attacks import NamedAttack
+from benchmark.evaluations.task import (
+    AttackSection,
+    Planned,
+    Setting,
+    Task,
+    Written,
+    member_name,
+    member_number,
+    read_attack,
+    written_attack,
+)
+from benchmark.harness.records import RECORDS, Column, Schema, Span
+from defenses.errors import BadInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from benchmark.harness.subject import Subject
+
+
+@dataclass(frozen=True)
+class Transfer(Task):
+    """An attack on one member alone, on all images, from their true labels or towards drawn targets."""
+
+    evaluation: ClassVar[str] = "transfer"
+    records: ClassVar[Schema] = RECORDS.plus(
+        Column("prediction_{member}", "int64", "class that a member, or the ensemble, predicts under attack"),
+        Column("clean_{member}", "int64", "class that it predicts for the clean image"),
+    )
+
+    named: NamedAttack
+    source: int
+    """The member that is attacked, counted from 0."""
+
+    @property
+    def attack(self) -> NamedAttack:
+        return self.named
+
+    @property
+    def targeted(self) -> bool:
+        return self.named.attack.wants_target
+
+    @property
+    def untargeted(self) -> NamedAttack:
+        """The attack without its aim, as the preset names it."""
+        return replace(self.named, attack=aimed(self.named, False).attack) if self.targeted else self.named
+
+    @property
+    def origin(self) -> str:
+        return f" from {member_name(self.source)}"
+
+    @property
+    def extras(self) -> tuple[Any, ...]:
+        return (self.source,)
+
+    def gradients(self, scalars: int, classes: int, members: int) -> float:
+        return super().gradients(scalars, classes, members) / members
+
+    def written(self) -> Written:
+        return written_attack(self.named, {"source": member_name(self.source)}, "strict")
+
+    @classmethod
+    def read(cls, written: Written) -> Transfer:
+        return cls(read_attack(written, "source"), member_number(str(written.settings["source"])))
+
+    def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
+        import torch
+
+        from benchmark.harness.crafting import craft, wrong_labels
+        from defenses.diversity import log_mean_probability
+
+        labels = subject.labels[span.rows]
+        targets = wrong_labels(labels, subject.classes, span.first, seed)
+        given = targets if self.targeted else labels
+        images = subject.images[span.rows]
+        crafted = craft(subject.member(self.source), self.named, images, given, span.first, seed)
+        with torch.no_grad():
+            logits = subject.ensemble.member_logits(crafted.images).cpu()
+        ensemble = log_mean_probability(logits).argmax(-1).numpy()
+        clean = subject.logits[:, span.rows]
+        values: dict[str, Any] = {
+            "label": labels,
+            "clean_prediction": subject.clean[span.rows],
+            "attacked": True,
+            "adversarial_prediction": ensemble,
+            "correct": ensemble == labels,
+            **({"target": targets} if self.targeted else {}),
+            **{f"prediction_{member_name(k)}": one.argmax(-1).numpy() for k, one in enumerate(logits)},
+            "prediction_ensemble": ensemble,
+            **{f"clean_{member_name(k)}": one.argmax(-1).numpy() for k, one in enumerate(clean)},
+            "clean_ensemble": subject.clean[span.rows],
+            **crafted.found,
+            **crafted.costs(span.size),
+        }
+        return self.records.frame(span, values)
+
+
+def aimed(named: NamedAttack, targeted: bool) -> NamedAttack:
+    """The attack away from the label, or towards a target."""
+    return replace(named, attack=replace(named.attack, targeted=targeted))  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class TransferSection(AttackSection):
+    """``[grid.transfer]``: every member as the source, untargeted and targeted."""
+
+    key: ClassVar[str] = "transfer"
+    title: ClassVar[str] = "transfer"
+
+    def check(self, chosen: list[NamedAttack]) -> None:
+        for named in chosen:
+            if not hasattr(named.attack, "targeted"):
+                raise BadInput(
+                    f"attack {named.name!r} cannot aim at a class, which a transfer matrix needs; choose others"
+                )
+
+    def plan(self, setting: Setting) -> Iterator[Planned]:
+        samples = setting.images(self.amount)
+        for named in self.named:
+            for targeted in (False, True):
+                for member in range(setting.members):
+                    yield Planned(Transfer(aimed(named, targeted), member), samples)

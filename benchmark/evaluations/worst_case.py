@@ -1,0 +1,337 @@
+"""Tier strong: the worst case over a suite of attacks within one bound, image by image.
+
+An image that is fooled leaves; only survivors go on to the next attack, so a broken defense costs little.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from benchmark.attacks import NamedAttack, RecordedAttack, parse_attack
+from benchmark.attacks.bounds import Bound
+from benchmark.evaluations.task import (
+    Amount,
+    Choice,
+    Planned,
+    Section,
+    Setting,
+    Task,
+    Written,
+    member_name,
+    member_number,
+)
+from benchmark.evaluations.whitebox import add_successes
+from benchmark.harness.records import COSTS, FLAGS, NORMS, RECORDS, Column, Schema, Span
+from benchmark.harness.tiers import Tier
+from defenses.errors import BadInput
+from defenses.registry import did_you_mean
+from defenses.specs import value_text
+
+if TYPE_CHECKING:
+    from benchmark.harness.crafting import Crafted
+    from benchmark.harness.subject import Subject
+
+SUITES = {
+    "full": (
+        "fgsm(eps={eps})",
+        "bim(eps={eps})",
+        "pgd(eps={eps})",
+        "mim(eps={eps})",
+        "pgd(eps={eps},steps=50,step_size={step},restarts=5)",
+        "pgd(eps={eps},steps=50,step_size={step},restarts=5,loss=margin)",
+        "mora(eps={eps})",
+        "pgd@native(eps={eps},steps=50,step_size={step}) from members",
+        "apgd-ce(eps={eps})",
+        "apgd-t(eps={eps})",
+        "fab-t(eps={eps})",
+        "square(eps={eps})",
+    ),
+    "quick": (
+        "fgsm(eps={eps})",
+        "bim(eps={eps})",
+        "pgd(eps={eps})",
+        "mim(eps={eps})",
+        "pgd(eps={eps},steps=50,step_size={step},restarts=2)",
+        "pgd(eps={eps},steps=50,step_size={step},restarts=2,loss=margin)",
+        "mora(eps={eps},targets=0,steps=50)",
+        "pgd@native(eps={eps},steps=50,step_size={step}) from members",
+        "apgd-ce(eps={eps},steps=50)",
+        "square(eps={eps},queries=300)",
+    ),
+}
+"""Attacks in the order they run: cheap ones, ones that leave fooled images alone, then the rest of the reference
+AutoAttack. ``full`` is the tier; ``quick`` is its sketch, for data where robustness is not the question."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One attack of the suite, made on the whole ensemble or on one member."""
+
+    named: NamedAttack
+    member: int | None = None
+    """Counted from 0; None is the ensemble."""
+
+    @property
+    def origin(self) -> str:
+        """Where its images are made, in words, where that is not the ensemble."""
+        return "" if self.member is None else f" from {member_name(self.member)}"
+
+    @property
+    def label(self) -> str:
+        """For readers: the attack, and where it is made."""
+        return self.named.label + self.origin
+
+    def written(self) -> str:
+        """For a cell's identity: with the library and its version."""
+        return f"{self.named.text}{self.origin} [{self.named.version}]"
+
+
+def read_stage(text: str) -> Stage:
+    """The stage that a file describes."""
+    match = re.fullmatch(r"(?P<attack>.+?)(?: from (?P<member>net\d+))? \[(?P<version>.*)\]", text)
+    if match is None:
+        raise BadInput(f"cannot read the stage {text!r} of a worst case")
+    try:
+        named = replace(parse_attack(match["attack"]), version=match["version"])
+    except BadInput:  # no longer registered, or with other parameters today
+        spec = re.fullmatch(r"(?P<name>[^@(]+)@?(?P<library>[^(]*)\(?(?P<parameters>[^)]*)\)?", match["attack"])
+        assert spec is not None
+        recorded = RecordedAttack(spec["parameters"], ())
+        named = NamedAttack(spec["name"], spec["library"], recorded, match["version"])
+    return Stage(named, member_number(match["member"]) if match["member"] else None)
+
+
+def stages(suite: str, bound: Bound, members: int) -> tuple[Stage, ...]:
+    """The attacks of a suite within a bound against an ensemble of so many members."""
+    if suite not in SUITES:
+        raise BadInput(f"unknown suite {suite!r}; {did_you_mean(suite, SUITES)}")
+    found: list[Stage] = []
+    for template in SUITES[suite]:
+        text = template.format(eps=value_text(bound.radius), step=value_text(bound.radius / 5))
+        alone = text.endswith(" from members")
+        named = parse_attack(text.removesuffix(" from members"))
+        if not alone:
+            found.append(Stage(named))
+        elif members > 1:
+            found += [Stage(named, member) for member in range(members)]
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class WorstCase(Task):
+    """A suite of attacks, each on the images that those before it left."""
+
+    evaluation: ClassVar[str] = "strong"
+    in_tables: ClassVar[bool] = True
+    keeps_images: ClassVar[bool] = True
+    white_box: ClassVar[bool] = True
+    records: ClassVar[Schema] = RECORDS.plus(
+        Column("broken_at", "int64", "number of the stage that fooled the image first, or -1", -1),
+        Column("broken_by", "object", "that stage in words"),
+        Column("stages", "object", "per stage: forwards, backwards, seconds, whether its own member was fooled"),
+    )
+
+    limit: Bound
+    suite: str
+    stages: tuple[Stage, ...]
+
+    @property
+    def attacks(self) -> tuple[NamedAttack, ...]:
+        return tuple(stage.named for stage in self.stages)
+
+    @property
+    def bound(self) -> Bound:
+        return self.limit
+
+    @property
+    def tier(self) -> Tier:
+        return "strong"
+
+    @property
+    def name(self) -> str:
+        return "worst-case"
+
+    @property
+    def parameters(self) -> str:
+        norm = "" if self.limit.norm == "linf" else f",norm={self.limit.norm}"
+        return f"eps={value_text(self.limit.radius)}{norm}" + ("" if self.suite == "full" else f",suite={self.suite}")
+
+    @property
+    def library(self) -> str:
+        return "several"
+
+    @property
+    def extras(self) -> tuple[Any, ...]:
+        return (self.suite,)
+
+    @property
+    def used(self) -> dict[str, str]:
+        libraries = dict.fromkeys(f"{named.library} {named.version}" for named in self.attacks)
+        return {"libraries": ", ".join(libraries)}
+
+    def gradients(self, scalars: int, classes: int, members: int) -> float:
+        parts = ((stage.named.attack.gradients(scalars, classes), stage.member) for stage in self.stages)
+        return sum(gradients / (1 if member is None else members) for gradients, member in parts)
+
+    def written(self) -> Written:
+        settings: dict[str, Any] = {"eps": self.limit.radius, "suite": self.suite}
+        if self.limit.norm != "linf":
+            settings["norm"] = self.limit.norm
+        settings["stages"] = [stage.written() for stage in self.stages]
+        return Written(self.name, self.parameters, self.library, "", settings, "strong", str(self.limit))
+
+    @classmethod
+    def read(cls, written: Written) -> WorstCase:
+        settings = written.settings
+        bound = Bound(settings.get("norm", "linf"), float(settings["eps"]))
+        return cls(bound, settings["suite"], tuple(map(read_stage, settings["stages"])))
+
+    def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
+        """Run the suite on the images that are classified right; what is fooled leaves."""
+        from benchmark.harness.prepared import predict
+
+        clean, labels, images = subject.clean[span.rows], subject.labels[span.rows], subject.images[span.rows]
+        right = clean == labels
+        survivors = np.flatnonzero(right)
+        prediction = clean.copy()
+        found: dict[str, Any] = {name: np.zeros(span.size, dtype=bool) for name in FLAGS}
+        found["unmoved"] = np.array(right)  # until some attack moves it
+        found |= {name: np.zeros(span.size) for name in NORMS}
+        broken_at = np.full(span.size, -1)
+        log: list[list[dict[str, Any]]] = [[] for _ in range(span.size)]
+        kept: dict[int, Any] = {}
+        for number, stage in enumerate(self.stages):
+            if not len(survivors):
+                break
+            subject.report(f"{stage.label} on {len(survivors)} images")
+            crafted = _craft(subject, stage, images[survivors], labels[survivors], span.first, seed, survivors)
+            predicted = predict(subject.ensemble, crafted.images, span.size)
+            fooled = predicted != labels[survivors]
+            own = None
+            if stage.member is not None:
+                own = predict(subject.ensemble.member(stage.member), crafted.images, span.size) != labels[survivors]
+            cost = {name: getattr(crafted, name) / len(survivors) for name in COSTS}
+            for place, row in enumerate(survivors):
+                log[row].append({"stage": number, **cost, "source_fooled": None if own is None else bool(own[place])})
+            _note(found, crafted, survivors, fooled)
+            prediction[survivors[fooled]] = predicted[fooled]
+            broken_at[survivors[fooled]] = number
+            if subject.keep_images:
+                kept |= dict(zip(survivors[fooled].tolist(), crafted.images[fooled], strict=True))
+            survivors = survivors[~fooled]
+        names = np.array([*(stage.label for stage in self.stages), ""], dtype=object)
+        values = {
+            "label": labels,
+            "clean_prediction": clean,
+            "attacked": right,
+            "adversarial_prediction": prediction,
+            "correct": prediction == labels,
+            **found,
+            **{name: [sum(part[name] for part in parts) for parts in log] for name in COSTS},
+            "batch_size": span.size,
+            "broken_at": broken_at,
+            "broken_by": names[broken_at],
+            "stages": log,
+        }
+        frame = self.records.frame(span, values)
+        if subject.keep_images:
+            add_successes(frame, kept)
+        return frame
+
+
+def _craft(
+    subject: Subject, stage: Stage, images: Any, labels: Any, first: int, seed: int, rows: NDArray[np.int64]
+) -> Crafted:
+    from benchmark.harness.crafting import craft
+
+    model = subject.fast if stage.member is None else subject.member(stage.member)
+    return craft(model, stage.named, images, labels, first, seed, rows=rows)
+
+
+def _note(found: dict[str, Any], crafted: Crafted, survivors: NDArray[np.int64], fooled: NDArray[np.bool_]) -> None:
+    """Keep what was seen: norms of what fooled, and whether anything ever moved, left the ball or lost its gradient."""
+    found["unmoved"][survivors] &= crafted.found["unmoved"]
+    for name in ("not_finite", "out_of_box", "out_of_ball", "zero_gradient"):
+        found[name][survivors] |= crafted.found[name]
+    for name in NORMS:
+        found[name][survivors[fooled]] = crafted.found[name][fooled]
+
+
+def long_stages(records: pd.DataFrame) -> pd.DataFrame:
+    """The column ``stages`` as a long table: a row per image and stage that met it, with the image's index."""
+    rows = [
+        {"index": index, **part}
+        for index, parts in zip(records["index"], records["stages"], strict=True)
+        for part in parts
+    ]
+    return pd.DataFrame(rows, columns=["index", "stage", *COSTS, "source_fooled"])
+
+
+def from_wide(records: pd.DataFrame) -> pd.DataFrame:
+    """Records of the first version, which had a column per stage and number, with the column ``stages`` instead."""
+    wide = [name for name in records.columns if re.match(r"stage\d\d_", str(name))]
+    if not wide:
+        return records
+    count = 1 + max(int(name[5:7]) for name in wide)
+    met = np.where(records["broken_at"] < 0, count, records["broken_at"] + 1)
+    met = np.where(records["attacked"], met, 0)
+    columns = {name: records[name].to_numpy() for name in wide}
+    log: list[list[dict[str, Any]]] = []
+    for row, stages_met in enumerate(met):
+        parts = []
+        for number in range(int(stages_met)):
+            prefix = f"stage{number:02d}_"
+            own = columns.get(f"{prefix}source_fooled")
+            costs = {name: float(columns[f"{prefix}{name}"][row]) for name in COSTS}
+            parts.append({"stage": number, **costs, "source_fooled": None if own is None else bool(own[row])})
+        log.append(parts)
+    return records.drop(columns=wide).assign(stages=pd.Series(log, index=records.index, dtype=object))
+
+
+# --- how a preset asks for it ---
+
+
+USUAL = Amount(samples=200)
+"""Where a preset does not say otherwise."""
+
+
+@dataclass(frozen=True)
+class WorstCaseSection(Section):
+    """``[grid.strong]``; it is planned where the grid's tiers have ``strong``."""
+
+    key: ClassVar[str] = "strong"
+    title: ClassVar[str] = "strong"
+    compared: ClassVar[bool] = True
+
+    amount: Amount = USUAL
+    suite: str = "full"
+
+    @property
+    def amounts(self) -> tuple[tuple[str, Amount], ...]:
+        return ((self.title, self.amount),)
+
+    @classmethod
+    def read(cls, entry: Any) -> WorstCaseSection:
+        return cls(Amount(entry.get("samples", 0), entry.get("paper_samples", 0)), entry.get("suite", "full"))
+
+    def narrow(self, choice: Choice) -> Section | None:
+        return self
+
+    def plan(self, setting: Setting) -> Iterator[Planned]:
+        """One worst case for each bound of the rows."""
+        if "strong" in setting.tiers:
+            for bound in bounds_of(setting.rows):
+                task = WorstCase(bound, self.suite, stages(self.suite, bound, setting.members))
+                yield Planned(task, setting.images(self.amount))
+
+
+def bounds_of(attacks: tuple[NamedAttack, ...]) -> list[Bound]:
+    """The bounds at which tier strong attacks: those of the attacks that have one."""
+    return list(dict.fromkeys(named.bound for named in attacks if named.bound is not None))

@@ -1,0 +1,112 @@
+"""ROC areas: can a score of the ensemble's own prediction tell adversarial images from clean ones? (detection.csv)"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from benchmark.cells.cell import Cell, attack_titles
+from benchmark.evaluations.detection import SCORES, Detection
+from benchmark.findings.results import Results
+from benchmark.harness.records import was_right
+
+Scores = NDArray[np.float64]
+RATES = (0.01, 0.05)
+"""False positive rates at which the true positive rate is told."""
+
+
+class Trial(NamedTuple):
+    """A detector's images: clean ones to compare with, held-out ones for the threshold, and what each attack fooled."""
+
+    cell: Cell
+    """Of the clean images."""
+    clean: pd.DataFrame
+    held_out: pd.DataFrame
+    fooled: list[tuple[Cell, str, pd.DataFrame]]
+    """Every attack with its title and the records of the images that it fooled."""
+
+
+def trials(results: Results) -> list[Trial]:
+    """Clean cells with the finished attacks on the same ensemble and number of images, where there are any."""
+    cells = results.of(Detection)
+    titles = attack_titles(results.cells)
+    found = []
+    for clean in cells:
+        assert isinstance(clean.task, Detection)
+        compared = clean.task.compared
+        attacked = [
+            cell
+            for cell in cells
+            if cell.task.attack
+            and (cell.column, cell.ensemble.weights) == (clean.column, clean.ensemble.weights)
+            and cell.images.samples == compared
+        ]
+        if compared and attacked:
+            records = results.records[clean]
+            named = [(cell, titles[cell.images.dataset, cell.task.name, cell.task.library]) for cell in attacked]
+            fooled = [(cell, title, _fooled(results.records[cell])) for cell, title in named]
+            found.append(Trial(clean, records.iloc[:compared], records.iloc[compared:], fooled))
+    return found
+
+
+def detection_table(results: Results) -> pd.DataFrame:
+    """AUC, and the true positive rate at one threshold per false positive rate, fixed on held-out clean images."""
+    rows = []
+    for trial in trials(results):
+        for cell, title, fooled in trial.fooled:
+            for score in SCORES:
+                area, low, high = auc_interval(trial.clean[score].to_numpy(), fooled[score].to_numpy())
+                row = {
+                    "dataset": cell.images.dataset,
+                    "defense": cell.ensemble.defense,
+                    "attack": title,
+                    "parameters": cell.task.parameters,
+                    "seed": cell.conditions.seed,
+                    "score": score,
+                    "clean_images": len(trial.clean),
+                    "adversarial_images": len(fooled),
+                    "auc": round(area, 6),
+                    "auc_low": round(low, 6),
+                    "auc_high": round(high, 6),
+                }
+                for rate in RATES:
+                    threshold = np.quantile(trial.held_out[score], rate)
+                    percent = f"{rate:.0%}".replace("%", "")
+                    caught = float((fooled[score] < threshold).mean()) if len(fooled) else float("nan")
+                    row[f"caught_at_{percent}"] = round(caught, 6)
+                    row[f"false_alarms_at_{percent}"] = round(float((trial.clean[score] < threshold).mean()), 6)
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _fooled(records: pd.DataFrame) -> pd.DataFrame:
+    """Images that were right before the attack and are wrong now."""
+    return records[was_right(records) & (records["adversarial_prediction"] != records["label"])]
+
+
+def auc_interval(clean: Scores, adversarial: Scores, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Area under the ROC curve of "clean scores higher", with DeLong's interval."""
+    if not len(clean) or not len(adversarial):
+        return float("nan"), float("nan"), float("nan")
+    both = stats.rankdata(np.concatenate([clean, adversarial]))
+    within_clean, within_adversarial = stats.rankdata(clean), stats.rankdata(adversarial)
+    over = (both[: len(clean)] - within_clean) / len(adversarial)  # share of adversarial scores below each clean one
+    under = 1 - (both[len(clean) :] - within_adversarial) / len(clean)
+    area = float(over.mean())
+    variance = (np.var(over, ddof=1) / len(clean) if len(clean) > 1 else 0.0) + (
+        np.var(under, ddof=1) / len(adversarial) if len(adversarial) > 1 else 0.0
+    )
+    half = stats.norm.ppf(0.5 + confidence / 2) * variance**0.5
+    return area, max(area - half, 0.0), min(area + half, 1.0)
+
+
+def roc(clean: Scores, adversarial: Scores) -> tuple[Scores, Scores]:
+    """False and true positive rate when the alarm is raised below a falling threshold."""
+    thresholds = np.concatenate([[-np.inf], np.unique(np.concatenate([clean, adversarial])), [np.inf]])
+    false_alarms = np.searchsorted(np.sort(clean), thresholds, side="left") / max(len(clean), 1)
+    caught = np.searchsorted(np.sort(adversarial), thresholds, side="left") / max(len(adversarial), 1)
+    return false_alarms, caught

@@ -1,0 +1,83 @@
+"""Rows: the accuracy of every cell of the tables with its interval, its cost and its flags (table.csv)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from benchmark.cells.cell import Cell
+from benchmark.findings.diagnostics import Diagnosis, diagnose
+from benchmark.findings.results import Results
+from benchmark.findings.statistics import accuracy_interval
+from benchmark.harness.records import was_right
+
+COLUMNS = (
+    "dataset", "defense", "members", "network", "attack", "library", "parameters", "tier", "samples",
+    "clean_accuracy", "accuracy", "ci_low", "ci_high", "published", "difference", "unmoved", "out_of_ball",
+    "zero_gradient", "forwards", "backwards", "seconds", "seed", "out_of_box", "not_finite", "training", "flags",
+)  # fmt: skip
+"""Accuracies are in percent; counts are images; forwards and backwards are per image."""
+
+
+def summarise(cell: Cell, records: pd.DataFrame, diagnosis: Diagnosis | None = None) -> dict[str, Any]:
+    """The row of table.csv for a finished cell; without the diagnosis of its run, it is checked by itself."""
+    count, correct = len(records), int(records["correct"].sum())
+    accuracy = 100 * correct / count
+    low, high = percent_interval(correct, count)
+    return {
+        **_names(cell),
+        "samples": count,
+        "clean_accuracy": round(100 * float(was_right(records).mean()), 4),
+        "accuracy": round(accuracy, 4),
+        "ci_low": low,
+        "ci_high": high,
+        "published": cell.published,
+        "difference": None if cell.published is None else round(accuracy - cell.published, 4),
+        **{name: int(records[name].sum()) for name in ("unmoved", "out_of_ball", "zero_gradient")},
+        "forwards": round(float(records["forwards"].mean()), 2),
+        "backwards": round(float(records["backwards"].mean()), 2),
+        "seconds": round(float(records["seconds"].sum()), 2),
+        **{name: int(records[name].sum()) for name in ("out_of_box", "not_finite")},
+        "flags": (diagnosis or diagnose([(cell, records)])).words(cell),
+    }
+
+
+def percent_interval(correct: int, count: int) -> tuple[float, float]:
+    """The interval of an accuracy, in percent."""
+    low, high = accuracy_interval(correct, count)
+    return round(100 * low, 4), round(100 * high, 4)
+
+
+def _names(cell: Cell) -> dict[str, Any]:
+    task, version = cell.task, cell.task.attack.version if cell.task.attack else ""
+    return {
+        "dataset": cell.images.dataset,
+        "defense": cell.ensemble.defense,
+        "members": cell.ensemble.members,
+        "network": cell.ensemble.network,
+        "attack": task.name,
+        "library": f"{task.library} {version}".strip(),
+        "parameters": task.parameters,
+        "tier": task.group,
+        "seed": cell.conditions.seed,
+        "training": cell.ensemble.training,
+    }
+
+
+def tabled(results: Results) -> list[Cell]:
+    """The cells that are rows of the tables."""
+    return [cell for cell in results.cells if cell.task.in_tables]
+
+
+def table_of(results: Results) -> pd.DataFrame:
+    """A row per cell of the tables, finished or not, in the manifest's order."""
+    rows = []
+    for cell in tabled(results):
+        if cell in results.records:
+            rows.append(summarise(cell, results.records[cell], results.diagnosis))
+        else:
+            reason = results.failures.get(cell)
+            words = f"failed: {reason}" if reason else "not run yet"
+            rows.append({**_names(cell), "samples": 0, "flags": words})
+    return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -1,0 +1,56 @@
+"""Intervals and tests for accuracies measured on a finite set of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+SIGNIFICANT = 0.05
+"""Level of the tests whose outcome tables and sentences tell."""
+
+
+def accuracy_interval(correct: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Clopper–Pearson interval of a proportion: it covers at least ``confidence``, however few the images."""
+    if count == 0:
+        return 0.0, 1.0
+    tail = (1 - confidence) / 2
+    low = stats.beta.ppf(tail, correct, count - correct + 1) if correct else 0.0
+    high = stats.beta.ppf(1 - tail, correct + 1, count - correct) if correct < count else 1.0
+    return float(low), float(high)
+
+
+def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
+    """Exact two-sided p-value that two classifiers, on the same images, are right equally often."""
+    one, other = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
+    only_first, only_second = int((one & ~other).sum()), int((~one & other).sum())
+    discordant = only_first + only_second
+    return float(stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
+
+
+def paired_difference(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Accuracy of ``first`` minus that of ``second`` on the same images, with Agresti and Min's interval."""
+    one, other = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
+    count = len(one)
+    if count == 0:
+        return 0.0, -1.0, 1.0
+    only_first, only_second = int((one & ~other).sum()), int((~one & other).sum())
+    difference = (only_first - only_second) / count
+    # half an observation is added to each cell of the 2 × 2 table
+    centre = (only_first - only_second) / (count + 2)
+    spread = ((only_first + only_second + 1) - (only_first - only_second) ** 2 / (count + 2)) ** 0.5 / (count + 2)
+    half = float(stats.norm.ppf(0.5 + confidence / 2)) * spread
+    return difference, max(centre - half, -1.0), min(centre + half, 1.0)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjustment of several p-values, in the order given."""
+    order = np.argsort(p_values)
+    adjusted = np.empty(len(p_values))
+    highest = 0.0
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return [float(value) for value in adjusted]

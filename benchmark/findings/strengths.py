@@ -1,0 +1,94 @@
+"""Strengths: accuracy against the strength of an attack, for attacks that were run at three strengths or more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from benchmark.attacks.bounds import Bound
+from benchmark.cells.cell import Cell
+from benchmark.evaluations.worst_case import WorstCase
+from benchmark.findings.layout import Layout
+from benchmark.findings.rows import percent_interval
+
+FEWEST = 3
+"""Strengths that make a curve."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One attack at several strengths, on every defense that has it."""
+
+    parameter: str
+    """The parameter that makes the attack stronger."""
+    bound: Bound | None
+    """A bound of its norm, where the strength is a radius: such a curve begins at the clean accuracy."""
+    rest: str
+    """What else is not the attack's default, as a share of the strength where it grows with it."""
+    rows: pd.DataFrame
+
+
+def curves(layout: Layout) -> Iterator[Curve]:
+    """A curve per dataset, attack, library and tier."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, cell in enumerate(layout.cells):
+        if strength(cell) is not None and layout.table["accuracy"].notna().iloc[position]:
+            names = layout.table[["dataset", "attack", "library", "tier"]].iloc[position]
+            groups.setdefault((*names, _kind(cell)), []).append(position)
+    for positions in groups.values():
+        first = layout.cells[positions[0]]
+        rows = layout.table.iloc[positions].assign(strength=[strength(layout.cells[p]) for p in positions])
+        if rows["strength"].nunique() >= FEWEST:
+            bound = first.task.bound
+            whole = pd.concat([rows, _unattacked(rows)]) if bound else rows
+            yield Curve("eps" if bound else _parameter(first), bound, _unusual(first), whole)
+
+
+def strength(cell: Cell) -> float | None:
+    """How strong the attack is: the radius of its bound, or the value of the parameter that makes it stronger."""
+    if cell.task.bound is not None:
+        return cell.task.bound.radius
+    named = cell.task.attack
+    return float(named.attack.settings()[named.attack.strength]) if named and named.attack.strength else None
+
+
+def _parameter(cell: Cell) -> str:
+    return cell.task.attack.attack.strength if cell.task.attack else ""
+
+
+def _kind(cell: Cell) -> tuple[Any, ...]:
+    """What the points of a curve share: all settings, what grows with the strength as a share of it."""
+    named = cell.task.attack
+    return (*cell.task.extras, *(sorted(_relative(cell).items(), key=str) if named else ()))
+
+
+def _relative(cell: Cell) -> dict[str, Any]:
+    """Settings without the strength; along a curve the step grows with it."""
+    if cell.task.attack is None:
+        return {}
+    attack = cell.task.attack.attack
+    settings = {key: value for key, value in attack.settings().items() if key != attack.strength}
+    for key in attack.scaled:
+        if settings.get(key):
+            settings[key] = f"{settings[key] / strength(cell):.6g}·{attack.strength}"
+    return settings
+
+
+def _unusual(cell: Cell) -> str:
+    if isinstance(cell.task, WorstCase):
+        return "" if cell.task.suite == "full" else f"suite={cell.task.suite}"
+    named, relative = cell.task.attack, _relative(cell)
+    written = [part.partition("=")[0] for part in cell.task.parameters.split(",")] if named else []
+    return ",".join(f"{key}={relative[key]}" for key in written if key in relative)
+
+
+def _unattacked(rows: pd.DataFrame) -> pd.DataFrame:
+    """Where a curve over a radius begins: a row per defense and seed, of the most images that its attacks had."""
+    first = rows.sort_values("samples", ascending=False, kind="stable").drop_duplicates(["defense", "seed"])
+    right = (first["clean_accuracy"] * first["samples"] / 100).round().astype(int)
+    bounds = [percent_interval(*pair) for pair in zip(right, first["samples"], strict=True)]
+    low, high = ([bound[side] for bound in bounds] for side in (0, 1))
+    return first.assign(strength=0.0, accuracy=first["clean_accuracy"], ci_low=low, ci_high=high)

@@ -1,0 +1,118 @@
+"""Survival: which images every attack of one bound leaves right, for every defense, tier by tier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmark.attacks.bounds import Bound
+from benchmark.cells.cell import Cell, in_both_tiers, setting
+from benchmark.findings.layout import Layout
+from benchmark.findings.statistics import SIGNIFICANT, accuracy_interval, mcnemar
+
+
+@dataclass(frozen=True)
+class Survival:
+    """Per defense, whether each image stays right under every attack of one bound."""
+
+    bound: Bound
+    attacks: list[str]
+    suite: bool
+    """Whether the attacks are the suite of tier strong."""
+    images: int
+    right: dict[str, NDArray[np.bool_]]
+    """Images of all seeds, one after the other; only defenses for which every cell is finished."""
+    seeds: int
+    lacking: int
+    """Defenses that are left out for that reason."""
+    alike: bool
+    """Whether the cells of each row were measured alike."""
+
+    def interval(self, defense: str) -> tuple[float, float] | None:
+        """Clopper–Pearson over the images, in percent; several seeds share images, so they get none."""
+        if self.seeds > 1:
+            return None
+        low, high = accuracy_interval(int(self.right[defense].sum()), self.images)
+        return 100 * low, 100 * high
+
+    def percent(self, defense: str) -> float:
+        return 100 * float(self.right[defense].mean())
+
+    def leads(self, leader: str) -> bool:
+        """Ahead of every other defense on the same images, each difference significant for each seed."""
+        return (
+            not self.lacking
+            and self.alike
+            and all(
+                mine.mean() > theirs.mean() and mcnemar(mine, theirs) < SIGNIFICANT
+                for defense, values in self.right.items()
+                if defense != leader
+                for mine, theirs in zip(
+                    self.right[leader].reshape(self.seeds, -1), values.reshape(self.seeds, -1), strict=True
+                )
+            )
+        )
+
+
+def survival(layout: Layout, dataset: str, group: str) -> Survival | None:
+    """Over the attacks of the bound that most attacks share: bounds of other kinds do not compare.
+
+    Tiers paper and strict over the attacks that both have: their difference is the way of attacking.
+    """
+    here = [cell for cell in layout.cells if cell.images.dataset == dataset and cell.task.bound]
+    both = in_both_tiers(here)
+    bounds: dict[Bound, list[Cell]] = {}
+    for cell in here:
+        compared = group not in ("paper", "strict") or not both or setting(cell) in both
+        if cell.task.group == group and compared and cell.task.bound:
+            bounds.setdefault(cell.task.bound, []).append(cell)
+    if not bounds:
+        return None
+    bound = max(bounds, key=lambda one: len({setting(cell) for cell in bounds[one]}))
+    chosen = bounds[bound]
+    finished = [cell for cell in chosen if cell in layout.records]
+    images = min((len(layout.records[cell]) for cell in finished), default=0)
+    settings = list(dict.fromkeys(map(setting, chosen)))
+    seeds = sorted({cell.conditions.seed for cell in chosen})
+    right = {}
+    for defense in layout.defenses(dataset):
+        mine = [cell for cell in finished if cell.ensemble.defense == defense]
+        if {(setting(cell), cell.conditions.seed) for cell in mine} == {(s, seed) for s in settings for seed in seeds}:
+            by_seed = [[cell for cell in mine if cell.conditions.seed == seed] for seed in seeds]
+            right[defense] = np.concatenate([still_right(layout, cells, images) for cells in by_seed])
+    if not right:
+        return None
+    names = list(dict.fromkeys(attack for attack, _, _ in settings))
+    lacking = len(layout.defenses(dataset)) - len(right)
+    suite = all(cell.task.attack is None for cell in chosen)
+    return Survival(bound, names, suite, images, right, len(seeds), lacking, measured_alike(finished))
+
+
+def still_right(layout: Layout, cells: Sequence[Cell], images: int) -> NDArray[np.bool_]:
+    """Which of the first images all of these cells leave right."""
+    return np.logical_and.reduce([layout.records[cell]["correct"].to_numpy()[:images] for cell in cells])
+
+
+def measured_alike(cells: Sequence[Cell]) -> bool:
+    """Whether the cells of each row ran under the same circumstances."""
+    rows: dict[object, dict[str, str]] = {}
+    return all(cell.circumstances == rows.setdefault(cell.line, cell.circumstances) for cell in cells)
+
+
+def lowest(layout: Layout, dataset: str, group: str) -> dict[str, tuple[float, tuple[str, str]]]:
+    """Per defense with every attack of the group finished: the lowest accuracy and the attack that gives it."""
+    found = {}
+    attacks = layout.attacks(dataset, group)
+    for defense in layout.defenses(dataset):
+        values = {}
+        for attack in attacks:
+            numbers = layout.table["accuracy"].iloc[layout.of(dataset, attack, group, defense)]
+            if len(numbers) and numbers.notna().all():
+                values[attack] = float(numbers.mean())
+        if attacks and len(values) == len(attacks):
+            worst = min(values, key=lambda attack: values[attack])
+            found[defense] = values[worst], worst
+    return found

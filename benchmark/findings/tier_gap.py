@@ -1,0 +1,60 @@
+"""How far the tiers lie apart: the worst case of each on the very same images (gap.csv)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmark.cells.cell import Cell, in_both_tiers, setting
+from benchmark.evaluations.whitebox import WhiteBox
+from benchmark.evaluations.worst_case import WorstCase
+from benchmark.findings.results import Results
+from benchmark.findings.rows import percent_interval
+
+
+def gap_table(results: Results) -> pd.DataFrame:
+    """Per defense and bound with a worst case: the worst case of each tier on the very same images, in percent.
+
+    Tiers paper and strict over the attacks that both have, so that they differ in the way of attacking alone.
+    """
+    found = []
+    for cell in results.of(WorstCase):
+        assert isinstance(cell.task, WorstCase)
+        strong = results.records[cell]["correct"].to_numpy()
+        row: dict[str, Any] = {
+            "dataset": cell.images.dataset,
+            "defense": cell.ensemble.defense,
+            "eps": cell.task.limit.radius,
+            "seed": cell.conditions.seed,
+            "images": len(strong),
+        }
+        beside = [other for other in results.finished if _beside(cell, other)]
+        published = [other.published for other in beside if other.published is not None]
+        row["published"] = min(published) if published else None
+        large = [other for other in beside if other.images.samples >= len(strong)]
+        both = in_both_tiers(large)
+        for tier in ("paper", "strict"):
+            outcomes = [
+                results.records[other]["correct"].to_numpy()[: len(strong)]
+                for other in large
+                if other.task.tier == tier and (not both or setting(other) in both)
+            ]
+            worst = np.logical_and.reduce(outcomes) if outcomes else None
+            row[tier] = None if worst is None else round(100 * float(worst.mean()), 4)
+            row[f"{tier}_attacks"] = len(outcomes)
+        low, high = percent_interval(int(strong.sum()), len(strong))
+        row |= {"strong": round(100 * float(strong.mean()), 4), "ci_low": low, "ci_high": high}
+        found.append({**row, "suite": cell.task.suite})
+    return pd.DataFrame(found)
+
+
+def _beside(strong: Cell, other: Cell) -> bool:
+    """An untargeted white-box attack within the same bound on the same ensemble."""
+    mine, theirs = strong.ensemble, other.ensemble
+    same = (strong.column, mine.members, mine.weights) == (other.column, theirs.members, theirs.weights)
+    task = other.task
+    return (
+        same and isinstance(task, WhiteBox) and task.bound == strong.task.bound and not task.named.attack.wants_target
+    )

@@ -1,0 +1,133 @@
+"""Crafting: an attack runs on a batch, its images are verified, and the model judges them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from benchmark.attacks import NamedAttack
+from benchmark.attacks.attacked import AttackedModel, Output, number_from
+from benchmark.attacks.native.losses import margin
+from benchmark.harness.prepared import outputs
+from benchmark.harness.subject import Classes
+from benchmark.harness.verification import norms, verify
+
+LOOKED_AT_TWICE = 4
+"""Images of a batch that the model judges twice: an output that is drawn at random differs on every one."""
+
+
+@dataclass(frozen=True)
+class Crafted:
+    """Adversarial images that passed verification, what was found on each, and what they cost."""
+
+    images: Tensor
+    found: dict[str, NDArray[Any]]
+    forwards: int
+    backwards: int
+    seconds: float
+
+    def costs(self, count: int) -> dict[str, float | int]:
+        """What the batch cost, shared evenly by ``count`` images."""
+        return {
+            "forwards": self.forwards / count,
+            "backwards": self.backwards / count,
+            "seconds": self.seconds / count,
+            "batch_size": count,
+        }
+
+
+def craft(
+    model: nn.Module,
+    named: NamedAttack,
+    images: Tensor,
+    given: Classes,
+    first: int,
+    seed: int,
+    output: Output = "log-probabilities",
+    rows: NDArray[np.int64] | None = None,
+) -> Crafted:
+    """Run an attack on a batch and verify what it returns; ``given`` are labels, or targets of a targeted attack.
+
+    ``rows`` are the places of these images in the batch that begins at ``first``, where they are not all of it.
+    """
+    places = range(len(images)) if rows is None else rows.tolist()
+    attacked = AttackedModel(model, output, [(seed, named.text, first + place) for place in places], images)
+    backend = named.backend()  # the clock starts when the library is imported
+    began = time.perf_counter()
+    with seeded(seed, named.text, first):
+        raw = backend(attacked, images.clone(), torch.from_numpy(given).to(images.device), named.attack)
+    seconds = time.perf_counter() - began
+    checked = verify(images, raw.to(images.device), named.bound)
+    dead = attacked.dead_gradient
+    if dead is None or len(dead) != len(images):  # the attack never asked for the gradient of the whole batch
+        dead = torch.zeros(len(images), dtype=torch.bool)
+    assert attacked.left is not None
+    unmoved = ~checked.moved
+    if named.attack.keeps_survivors and attacked.forwards:
+        unmoved = torch.zeros_like(unmoved)
+    found = {
+        "unmoved": unmoved,
+        "not_finite": checked.not_finite,
+        "out_of_box": checked.out_of_box,
+        "out_of_ball": checked.out_of_ball,
+        "zero_gradient": dead,
+        "never_left": unmoved & ~attacked.left,
+        **norms(images, checked.images),
+    }
+    on_cpu = {name: values.cpu().numpy() for name, values in found.items()}
+    return Crafted(checked.images, on_cpu, attacked.forwards, attacked.backwards, seconds)
+
+
+def judge(
+    model: nn.Module, clean: Tensor, adversarial: Tensor, given: Classes, targeted: bool
+) -> tuple[Classes, dict[str, NDArray[np.bool_]]]:
+    """What the model predicts for adversarial images, and what is odd about it; ``clean`` is its clean output.
+
+    ``unstable``: a second look at the same pixels, which the first few images get, gives another output.
+    ``wrong_way``: the margin of the class the attack was given moved against the attack's goal.
+    """
+    after = outputs(model, adversarial, len(adversarial))
+    again = outputs(model, adversarial[:LOOKED_AT_TWICE], LOOKED_AT_TWICE)
+    unstable = torch.zeros(len(after), dtype=torch.bool)
+    stable = torch.isclose(after[:LOOKED_AT_TWICE], again, rtol=1e-3, atol=1e-4, equal_nan=True)
+    unstable[:LOOKED_AT_TWICE] = ~stable.all(-1)
+    classes = torch.from_numpy(given)
+    rise = margin(clean, classes) - margin(after, classes)  # the loss falls where the given class gains
+    wrong_way = rise < 0 if targeted else rise > 0
+    return after.argmax(-1).numpy(), {"unstable": unstable.numpy(), "wrong_way": wrong_way.numpy()}
+
+
+def wrong_labels(labels: Classes, classes: int, first: int, seed: int) -> Classes:
+    """A uniformly drawn wrong label per image; it depends on the image's row and the seed alone."""
+    shifts = [1 + number_from(seed, "target", first + i) % (classes - 1) for i in range(len(labels))]
+    return (labels + np.array(shifts, dtype=np.int64)) % classes
+
+
+def pixels(images: Tensor, kind: type[np.floating[Any]]) -> tuple[list[bytes], list[list[int]]]:
+    """The bytes of every image in the given precision, and its shape."""
+    return [picture.cpu().numpy().astype(kind).tobytes() for picture in images], [list(images.shape[1:])] * len(images)
+
+
+@contextmanager
+def seeded(seed: int, what: str, first: int) -> Iterator[None]:
+    """Seed every generator an attack library may draw from, and put them all back afterwards."""
+    number = number_from(seed, what, first)
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        random.seed(number)
+        np.random.seed(number % 2**32)
+        torch.manual_seed(number)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

@@ -1,0 +1,121 @@
+"""Records: one row per image of a cell. Every column stands here with its type and its meaning.
+
+An evaluation takes `RECORDS` as it is, or adds columns of its own. `Schema.frame` is the one constructor, and
+`Schema.complete` brings what an older version wrote into the same shape: whoever reads records finds every column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+FLAGS = ("unmoved", "not_finite", "out_of_box", "out_of_ball", "zero_gradient")
+"""What verification found on an image."""
+JUDGED = ("unstable", "wrong_way", "never_left")
+"""What the judges of an attack found; null where nobody looked."""
+NORMS = ("linf", "l2", "l1", "l0")
+COSTS = ("forwards", "backwards", "seconds")
+PICTURES = ("image_adversarial", "shape", "members")
+"""For a look at the first attacked images; the store keeps them in a file of their own."""
+SUCCESSES = ("adversarial", "adversarial_shape")
+"""Adversarial images that fool the ensemble, in full precision; the store keeps them in a file of their own."""
+
+
+class Span(NamedTuple):
+    """Rows ``first`` to ``end`` of the test set: one batch."""
+
+    first: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.first
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first, self.end)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the records; ``{member}`` in its name stands for ``net1``, ``net2``, … and ``ensemble``."""
+
+    name: str
+    kind: str
+    """A pandas type; ``object`` for lists."""
+    meaning: str
+    default: Any = None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of an evaluation's records."""
+
+    columns: tuple[Column, ...]
+
+    def plus(self, *columns: Column) -> Schema:
+        """This schema with more columns."""
+        return Schema((*self.columns, *columns))
+
+    def frame(self, span: Span, values: Mapping[str, Any]) -> pd.DataFrame:
+        """Records of a batch; a column that is not given has its default."""
+        return self.complete(pd.DataFrame({"index": np.arange(span.first, span.end), **values}))
+
+    def complete(self, records: pd.DataFrame) -> pd.DataFrame:
+        """The records with every fixed column there, each of its type; columns of members follow as they are."""
+        fixed = [column for column in self.columns if "{member}" not in column.name]
+        found: dict[str, Any] = {}
+        for column in fixed:
+            kind: Any = column.kind
+            if column.name in records:
+                found[column.name] = records[column.name].astype(kind)
+            elif column.name == "adversarial_prediction":  # without an attack, what the clean image was taken for
+                found[column.name] = records["clean_prediction"].astype(kind)
+            elif kind != "object":
+                found[column.name] = pd.Series(column.default, index=records.index, dtype=kind)
+        rest: dict[str, Any] = {str(name): records[name] for name in records if name not in found}
+        return pd.DataFrame({**found, **rest})
+
+
+RECORDS = Schema(
+    (
+        Column("index", "int64", "row of the image in the test set"),
+        Column("label", "int64", "true class"),
+        Column("clean_prediction", "int64", "class predicted for the clean image"),
+        Column("target", "int64", "class that a targeted attack aims at, or -1", -1),
+        Column("attacked", "bool", "whether the image was attacked", False),
+        Column("adversarial_prediction", "int64", "class predicted for the adversarial image"),
+        Column("correct", "bool", "whether the image counts as classified correctly, by the rules of the evaluation"),
+        Column("unmoved", "bool", "the attack returned the clean image", False),
+        Column("not_finite", "bool", "the attack returned NaN or infinity; the clean image was taken instead", False),
+        Column("out_of_box", "bool", "the attack left [0, 1]; the image was clipped", False),
+        Column("out_of_ball", "bool", "the attack left its bound; the image was projected", False),
+        Column("zero_gradient", "bool", "the first gradient was zero or not finite", False),
+        Column("unstable", "boolean", "the model gave two different outputs for the same pixels", pd.NA),
+        Column("wrong_way", "boolean", "the margin moved against the attack's goal", pd.NA),
+        Column("never_left", "boolean", "the attack never showed the model a changed image", pd.NA),
+        Column("linf", "float64", "L∞ norm of the perturbation", 0.0),
+        Column("l2", "float64", "L2 norm of the perturbation", 0.0),
+        Column("l1", "float64", "L1 norm of the perturbation", 0.0),
+        Column("l0", "float64", "number of scalars changed", 0.0),
+        Column("forwards", "float64", "forward passes, shared evenly by the images of a batch", 0.0),
+        Column("backwards", "float64", "backward passes, shared evenly", 0.0),
+        Column("seconds", "float64", "seconds, shared evenly", 0.0),
+        Column("batch_size", "int64", "images in the batch that ran", 0),
+    )
+)
+
+
+def judged(records: pd.DataFrame, name: str) -> pd.Series[bool] | None:
+    """A column of `JUDGED` with null read as no; None where nobody looked at any image."""
+    values = records[name]
+    return values.fillna(False).astype(bool) if values.notna().any() else None
+
+
+def was_right(records: pd.DataFrame) -> pd.Series[bool]:
+    """Images that were classified correctly before the attack."""
+    return records["clean_prediction"] == records["label"]

@@ -1,0 +1,69 @@
+"""Whether a model can be evaluated at all: its output, its classes, its gradient; checked before the first attack."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from defenses.errors import BadInput
+
+
+def _output(model: nn.Module, images: Tensor) -> Tensor:
+    """What the model gives for a few images, as logits."""
+    try:
+        output = model(images)
+    except BadInput:
+        raise
+    except Exception as error:
+        words = (str(error).strip() or type(error).__name__).splitlines()[-1]  # TorchScript says the cause last
+        raise BadInput(
+            f"the model does not take {len(images)} images of shape {tuple(images.shape[1:])} ({words:.200}); "
+            "give one that takes batches of any size of them"
+        ) from error
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(images):
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise BadInput(f"the model gives {shape} for {len(images)} images; it must give logits of shape (N, classes)")
+    return output
+
+
+def check_outside(model: nn.Module, images: Tensor, classes: int) -> None:
+    """Make sure that a model of unknown make suits the dataset, batches of any size, and attacks by gradient."""
+    found = check_model(model, images, torch.zeros(0, dtype=torch.int64))
+    if found != classes:
+        raise BadInput(f"the model gives {found} classes; the dataset has {classes}")
+    few = images[:3].detach().clone().requires_grad_()
+    with torch.enable_grad():
+        output = _output(model, few)
+        if not output.requires_grad:
+            raise BadInput("the model's output has no gradient to the images; give one that does not detach it")
+        try:
+            torch.autograd.grad(output.sum(), few)
+        except RuntimeError as error:
+            words = str(error).partition("\n")[0]
+            raise BadInput(f"the model's output has no gradient to the images: {words}") from error
+    with torch.no_grad():
+        if not torch.allclose(output, _output(model, images)[:3], rtol=1e-3, atol=1e-3):
+            raise BadInput("the model's output for an image depends on the batch it is in; save it in evaluation mode")
+
+
+@torch.no_grad()
+def check_model(model: nn.Module, images: Tensor, labels: Tensor) -> int:
+    """Make sure that the model gives finite logits, twice the same; the number of classes."""
+    probe = images[:8]
+    output = _output(model, probe)
+    if not torch.isfinite(output).all():
+        raise BadInput("the model gives outputs that are not finite; give one whose logits are")
+    if ((output >= 0) & (output <= 1)).all() and torch.allclose(
+        output.sum(-1), torch.ones(len(output)).to(output), atol=1e-4
+    ):
+        raise BadInput(
+            "the model gives probabilities, on which attacks built for logits saturate and fail; "
+            "return logits or log-probabilities instead"
+        )
+    if not torch.equal(output, model(probe)):
+        raise BadInput("the model gives two different outputs for the same images; make it deterministic in eval mode")
+    classes = output.shape[-1]
+    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
+        wrong = int(labels.max()) if int(labels.max()) >= classes else int(labels.min())
+        raise BadInput(f"label {wrong} is out of range; the model has classes 0 to {classes - 1}")
+    return classes

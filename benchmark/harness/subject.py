@@ -1,0 +1,102 @@
+"""What an evaluation works on: an ensemble that is ready, the test images, and what it makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from benchmark.harness.acceleration import accelerated
+from benchmark.harness.prepared import prepared
+from defenses.diversity import log_mean_probability
+from defenses.ensemble import Ensemble, predict_logits
+from defenses.images import LabelledImages
+
+Classes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An ensemble on its device, prepared, with the images it is evaluated on and its predictions of them."""
+
+    ensemble: Ensemble
+    fast: nn.Module
+    """A copy made for speed, which attacks see; the ensemble itself judges the result."""
+    images: Tensor
+    labels: Classes
+    logits: Tensor
+    """Member logits of the clean images, (K, N, L), on the CPU."""
+    outputs: Tensor
+    """What the ensemble itself gives for the clean images, (N, L), on the CPU."""
+    surrogate: nn.Module | None
+    """Another ensemble, trained by the attacker, for black-box attacks."""
+    report: Callable[[str], None] = lambda words: None
+    """Told what is being done, by evaluations of many parts."""
+    keep_images: bool = False
+    """Adversarial images that fool the ensemble are kept with the records."""
+
+    @cached_property
+    def clean(self) -> Classes:
+        """Predicted classes of the clean images."""
+        return self.outputs.argmax(-1).numpy()
+
+    @property
+    def classes(self) -> int:
+        return self.outputs.shape[-1]
+
+    def member(self, number: int) -> Ensemble:
+        """One member of the copy that is attacked."""
+        assert isinstance(self.fast, Ensemble)
+        return self.fast.member(number)
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What a subject is made of, wherever it is put together."""
+
+    ensemble: Ensemble
+    surrogate: Ensemble | None
+    test: LabelledImages
+    """The first test images, as many as any of its cells needs."""
+    batch_size: int
+    device: torch.device
+    keep_images: bool
+    acceleration: str
+    """How the copy that is attacked is made: one of `benchmark.harness.acceleration.MODES`."""
+    spec: str = ""
+    """The defense spec or checkpoint that the ensemble was loaded by."""
+
+
+@contextmanager
+def subject_of(
+    material: Material,
+    logits: Tensor | None = None,
+    say: Callable[[str], None] = lambda words: None,
+    report: Callable[[str], None] = lambda words: None,
+) -> Iterator[Subject]:
+    """The ensemble on its device, prepared; the members' logits of clean images are computed here unless given."""
+    device = material.device
+    ensemble = material.ensemble.to(device)
+    other = material.surrogate.to(device) if material.surrogate else None
+    with prepared(ensemble), prepared(other or ensemble):
+        images = material.test.images().to(device)
+        probe = images[: material.batch_size]
+        if logits is None:
+            logits = predict_logits(ensemble, material.test, material.batch_size)
+        yield Subject(
+            ensemble=ensemble,
+            fast=accelerated(ensemble, probe, material.acceleration, say),
+            images=images,
+            surrogate=accelerated(other, probe, material.acceleration, say) if other else None,
+            labels=material.test.labels.numpy(),
+            logits=logits,
+            outputs=log_mean_probability(logits),
+            report=report,
+            keep_images=material.keep_images,
+        )

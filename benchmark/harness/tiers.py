@@ -1,0 +1,39 @@
+"""The tiers: by which rules a defense is attacked and judged, and what tier strict takes over from tier paper."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pandas as pd
+
+from benchmark.harness.records import FLAGS, JUDGED, NORMS, PICTURES, SUCCESSES, was_right
+from defenses.errors import BadInput
+from defenses.registry import did_you_mean
+
+Tier = Literal["paper", "strict", "strong"]
+TIERS: dict[Tier, str] = {
+    "paper": "the paper's attacks with the paper's quirks: predicted labels, probabilities as logits, all images",
+    "strict": "the same attacks with true labels and correct outputs; an image that is wrong already counts as wrong",
+    "strong": "the worst case over a suite of strong attacks at each bound of the preset, image by image",
+}
+
+
+def check_tier(tier: str) -> Tier:
+    """The tier, if there is one of that name."""
+    for known in TIERS:
+        if tier == known:
+            return known
+    raise BadInput(f"unknown tier {tier!r}; {did_you_mean(tier, TIERS)}")
+
+
+def as_strict(records: pd.DataFrame) -> pd.DataFrame:
+    """Records of tier ``paper`` by the rules of ``strict``, for an attack that is handed the same in both.
+
+    An image that was right has the true label as its predicted one, so the same adversarial image is made of it. One
+    that was wrong counts as wrong and as not attacked.
+    """
+    wrong = ~was_right(records)
+    blank = {"adversarial_prediction": records["clean_prediction"], **dict.fromkeys((*PICTURES, *SUCCESSES), None)}
+    blank |= dict.fromkeys(("attacked", "correct", *FLAGS, *JUDGED), False) | dict.fromkeys(NORMS, 0.0)
+    seen = [name for name in records if name in blank and not (name in JUDGED and records[name].isna().all())]
+    return records.assign(**{name: records[name].mask(wrong, blank[name]) for name in seen})

@@ -1,0 +1,53 @@
+"""What machine, and what state of the code, a result was computed on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+
+def describe_machine() -> dict[str, str | int]:
+    """Processor, cores, threads and GPUs; nothing that identifies a person or a host."""
+    import torch
+
+    machine: dict[str, str | int] = {
+        "system": platform.system(),
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+    }
+    for index in range(torch.cuda.device_count()):
+        machine[f"gpu{index}"] = torch.cuda.get_device_name(index)
+    return machine
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def commit() -> str:
+    """Commit of the source tree the code runs from, marked when the code has changes; empty for an installed package.
+
+    Results that a run writes into the tree are no change of the code.
+    """
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():  # an environment inside somebody else's repository has a commit that is not ours
+        return ""
+    try:
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--", "benchmark", "defenses")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"{head}-dirty" if changed else head
+
+
+def _git(root: Path, *words: str) -> str:
+    command = ["git", "-C", str(root), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

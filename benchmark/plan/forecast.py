@@ -1,0 +1,152 @@
+"""What a run would cost: its cells with gradients and seconds, the ensembles to train first; nothing is run."""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass, replace
+
+import torch
+
+from benchmark.cells.store import Store
+from benchmark.datasets import installation
+from benchmark.datasets.catalogue import DATASETS
+from benchmark.ensembles.finding import Trained, find, training_seconds
+from benchmark.ensembles.request import EnsembleRequest
+from benchmark.harness.acceleration import accelerated
+from benchmark.harness.prepared import prepared
+from benchmark.machine.clock import clock
+from benchmark.machine.devices import present
+from benchmark.plan.costs import gradients, work
+from benchmark.plan.grid import Grid
+from benchmark.plan.planning import assemble, check, left_out
+from benchmark.plan.request import Request
+from defenses.catalogue import parse_defense
+from defenses.checkpoints import Provenance
+from defenses.ensemble import Ensemble, build_ensemble
+from defenses.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Training:
+    """An ensemble that is not there yet."""
+
+    label: str
+    dataset: str
+    seed: int
+    seconds: float
+
+
+def forecast(request: Request) -> str:
+    """The plan of a run as text, from speeds that are measured here and now."""
+    check(request)
+    for grid in request.preset.grids:
+        if installation.missing(DATASETS.get(grid.dataset)):
+            raise BadInput(f"a plan needs the data: adp-bench data fetch {grid.dataset}")
+    device = present(request.device)
+    missing: dict[EnsembleRequest, Training] = {}
+
+    def look(wanted: EnsembleRequest) -> Trained:
+        trained = find(wanted)
+        if trained is None:
+            trained = _untrained(wanted)
+            seconds = _training(replace(wanted, seed=0), device.type)
+            missing[wanted] = Training(trained.label, wanted.dataset, wanted.seed, seconds)
+        return trained
+
+    store = Store(request.out)
+    parts = assemble(request, store.asked(), look)
+    speeds: dict[tuple[str, str, int], float] = {}
+    rows: list[tuple[str, ...]] = []
+    total = seconds = 0.0
+    done = 0
+    for part in parts:
+        origin = part.trained.provenance
+        place = (part.grid.dataset, origin.network, origin.members)
+        for cell in part.cells:
+            if store.has(cell, request.keep_images):
+                done += 1
+                continue
+            if place not in speeds:
+                speeds[place] = gradients_per_second(part.trained.ensemble, part.grid, device, request.acceleration)
+            whole = work(cell, part.cells)
+            each = gradients(cell) if whole else 0
+            total += whole
+            seconds += whole / speeds[place]
+            seed = f"seed {cell.conditions.seed}" if len(request.seeds) > 1 else ""
+            numbers = (f"{cell.images.samples}", f"{each:,.0f}", f"{whole:,.0f}", clock(whole / speeds[place]))
+            rows.append((cell.images.dataset, cell.title, seed, *numbers))
+    lines = _aligned([("dataset", "cell", "", "images", "gradients each", "in all", "time"), *rows])
+    lines += ["", *left_out(request)]
+    if missing:
+        lines += ["", "to be trained first:"]
+        trainings = missing.values()
+        lines += _aligned(
+            [(f"  {one.label}", one.dataset, f"seed {one.seed}", clock(one.seconds)) for one in trainings]
+        )
+    lines.append("")
+    for (dataset, network, members), speed in speeds.items():
+        where = "one GPU" if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
+        lines.append(f"measured here: {members} × {network} on {dataset}: {speed:,.0f} gradients/s ({where})")
+    if request.device != device:
+        lines.append("there is no GPU here: times are those of this machine's CPU")
+    training = sum(one.seconds for one in missing.values())
+    finished = f", {done} more are done already" if done else ""
+    lines += [
+        f"{len(rows)} cells to run{finished}: {total:,.0f} gradients of one image, {clock(seconds)}; "
+        f"training: {len(missing)} ensembles, {clock(training)}; in all {clock(seconds + training)}",
+        "an upper bound: attacks that stop early, and stages of the strong tier after an image is fooled, cost less",
+    ]
+    return "\n".join(lines)
+
+
+def gradients_per_second(ensemble: Ensemble, grid: Grid, device: torch.device, acceleration: str) -> float:
+    """Gradients of an image that the ensemble gives in a second: the best of three batches."""
+    shape = DATASETS.get(grid.dataset).shape
+    images = torch.rand(grid.batch_size, *shape, generator=torch.Generator().manual_seed(0)).to(device)
+    times = []
+    with prepared(ensemble.to(device)):
+        model = accelerated(ensemble, images, acceleration)
+        for _ in range(3):
+            began = time.perf_counter()
+            point = images.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(model(point).amax(-1).sum(), point)
+            gradient.sum().item()  # a GPU has finished then
+            times.append(time.perf_counter() - began)
+    return grid.batch_size / min(times)
+
+
+@functools.cache
+def _training(wanted: EnsembleRequest, device: str) -> float:
+    return training_seconds(wanted, device)
+
+
+def _untrained(wanted: EnsembleRequest) -> Trained:
+    """Stands for an ensemble that is not there: its cells are like those it will have, and it is as fast."""
+    named, about = parse_defense(wanted.defense), wanted.about
+    ensemble = build_ensemble(wanted.canonical_network, wanted.members, about.shape, about.classes)
+    provenance = Provenance(
+        defense=named.text,
+        dataset=wanted.dataset,
+        network=wanted.canonical_network,
+        members=wanted.members,
+        shape=about.shape,
+        classes=about.classes,
+        recipe=wanted.chosen_recipe.as_dict(),
+        seed=wanted.seed,
+        weights_sha256=f"not trained yet: {named.text}, seed {wanted.seed}",
+    )
+    return Trained(named.label, named.text, ensemble, provenance)
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """Columns side by side; those of numbers, which begin with a digit, to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = [column[-1][:1].isdigit() for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if number else text.ljust(width)
+            for text, width, number in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,109 @@
+"""Grids: every defense in every section, on one dataset; the user narrows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from benchmark.attacks import NamedAttack
+from benchmark.attacks.bounds import Bound
+from benchmark.ensembles.request import EnsembleRequest
+from benchmark.evaluations.blackbox import BlackBoxSection
+from benchmark.evaluations.clean import CleanSection
+from benchmark.evaluations.task import Choice, Section
+from benchmark.evaluations.whitebox import WhiteBoxSection
+from benchmark.evaluations.worst_case import bounds_of
+from benchmark.harness.tiers import Tier, check_tier
+from defenses.errors import BadInput
+
+if TYPE_CHECKING:
+    from benchmark.plan.presets import Preset
+
+Some = TypeVar("Some", bound=Section)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is measured of some defenses on one dataset."""
+
+    dataset: str
+    defenses: tuple[str, ...]
+    tiers: tuple[Tier, ...]
+    members: int
+    network: str
+    recipe: str
+    batch_size: int
+    sections: tuple[Section, ...]
+
+    def ensemble(self, spec: str, seed: int) -> EnsembleRequest:
+        """The ensemble of a defense in this grid."""
+        return EnsembleRequest(spec, self.dataset, self.network, self.members, self.recipe, seed)
+
+    def section(self, kind: type[Some]) -> Some | None:
+        """The section of a kind, if the grid has it."""
+        return next((section for section in self.sections if isinstance(section, kind)), None)
+
+    @property
+    def rows(self) -> tuple[NamedAttack, ...]:
+        """Attacks of the white-box rows that tier strong may look at: those not kept to other tiers."""
+        section = self.section(WhiteBoxSection)
+        return tuple(row.named for row in section.rows if not row.tiers or "strong" in row.tiers) if section else ()
+
+    @property
+    def strong_bounds(self) -> list[Bound]:
+        """Every bound at which tier strong attacks."""
+        return bounds_of(self.rows) if "strong" in self.tiers else []
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked of a preset, where it is not what the preset says."""
+
+    tiers: tuple[str, ...] = ()
+    defenses: tuple[str, ...] = ()
+    attacks: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
+    """Only these datasets of the preset."""
+    batch_size: int | None = None
+    surrogate: str | None = None
+    """``none`` leaves black-box attacks out."""
+
+
+def narrow(preset: Preset, wish: Wish) -> Preset:
+    """The preset with other tiers, defenses or attacks than its own, where any are given."""
+    held = list(dict.fromkeys(grid.dataset for grid in preset.grids))
+    for name in wish.datasets:
+        if name not in held:
+            raise BadInput(f"preset {preset.name!r} has no dataset {name!r}; it has {' and '.join(held)}")
+    grids = [_narrowed(grid, wish) for grid in preset.grids if not wish.datasets or grid.dataset in wish.datasets]
+    if wish.surrogate not in (None, "none") and not any(grid.section(BlackBoxSection) for grid in grids):
+        raise BadInput(
+            f"--surrogate is for black-box attacks, and preset {preset.name!r} makes none here; choose a "
+            "preset that has them, without --attack where it also has white-box rows"
+        )
+    if "strong" in wish.tiers and not any(grid.strong_bounds for grid in grids):
+        raise BadInput(f"tier strong attacks at the eps of L∞ rows, and preset {preset.name!r} has none; choose others")
+    if wish.attacks and not any(_attacks(grid) for grid in grids):
+        raise BadInput(f"preset {preset.name!r} attacks nothing, so no attack can be chosen; leave --attack out")
+    return replace(preset, grids=tuple(grids))
+
+
+def _attacks(grid: Grid) -> bool:
+    return any(section.attacks for section in grid.sections) or grid.section(CleanSection) is not None
+
+
+def _narrowed(grid: Grid, wish: Wish) -> Grid:
+    choice = Choice(
+        attacks=wish.attacks,
+        has_rows=grid.section(WhiteBoxSection) is not None,
+        names=frozenset(named.name for section in grid.sections for named in section.attacks),
+        surrogate=wish.surrogate,
+    )
+    found = (section.narrow(choice) for section in grid.sections)
+    return replace(
+        grid,
+        tiers=tuple(check_tier(tier) for tier in wish.tiers) or grid.tiers,
+        defenses=tuple(dict.fromkeys(wish.defenses)) or grid.defenses,
+        batch_size=wish.batch_size or grid.batch_size,
+        sections=tuple(section for section in found if section is not None),
+    )

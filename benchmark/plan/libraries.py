@@ -1,0 +1,167 @@
+"""One attack at one setting through every library that has it: which attacks, at which settings, on which images."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, replace
+
+from benchmark.attacks import ATTACKS, NamedAttack, library_version, parse_attack
+from benchmark.datasets.catalogue import DATASETS
+from benchmark.evaluations.task import Amount
+from benchmark.evaluations.whitebox import Row, WhiteBoxSection
+from benchmark.plan.grid import Grid
+from benchmark.plan.presets import Preset
+from defenses import specs
+from defenses.errors import BadInput
+from defenses.recipes import Look
+
+NAME = "crosscheck"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is run on a dataset when the user names no attack."""
+
+    minutes: float
+    """On one core, without training."""
+    usual: dict[str, str]
+    """Parameters without a default, for attacks that are not listed."""
+    samples: int
+    """Images for attacks that are not listed."""
+    listed: dict[str, int]
+    """Spec to number of images; few where one of the libraries is slow, the same for all of them."""
+
+
+_DIGITS = Program(
+    minutes=2,
+    usual={"eps": "0.1", "c": "1", "gamma": "0.3"},
+    samples=50,
+    listed={
+        "fgsm(eps=0.1)": 300,
+        "bim(eps=0.1)": 300,
+        "pgd(eps=0.1)": 300,
+        "mim(eps=0.1)": 300,
+        "jsma(gamma=0.3,eps=0.2)": 100,
+        "cw(c=1,steps=50,lr=0.05)": 100,
+        "ead(c=5,steps=50)": 100,
+        "apgd-ce(eps=0.1,steps=50)": 100,
+        "apgd-t(eps=0.1,steps=20)": 100,
+        "fab-t(eps=0.1,steps=20)": 50,
+        "square(eps=0.2,queries=200)": 100,
+    },
+)
+_MNIST = Program(
+    minutes=15,
+    usual={"eps": "0.1", "c": "1", "gamma": "0.05"},
+    samples=20,
+    listed={
+        "fgsm(eps=0.1)": 100,
+        "bim(eps=0.1)": 100,
+        "pgd(eps=0.1)": 100,
+        "mim(eps=0.1)": 100,
+        "jsma(gamma=0.05,eps=0.2)": 16,
+        "cw(c=1,steps=50,lr=0.05)": 16,
+        "ead(c=5,steps=50)": 16,
+        "apgd-ce(eps=0.1,steps=50)": 50,
+        "apgd-t(eps=0.1,steps=20)": 20,
+        "fab-t(eps=0.1,steps=20)": 20,
+        "square(eps=0.2,queries=200)": 20,
+    },
+)
+_CIFAR = Program(
+    minutes=15,
+    usual={"eps": "0.01", "c": "0.1", "gamma": "0.01"},
+    samples=20,
+    listed={
+        "fgsm(eps=0.01)": 100,
+        "bim(eps=0.01)": 100,
+        "pgd(eps=0.01)": 100,
+        "mim(eps=0.01)": 100,
+        "jsma(gamma=0.01)": 16,
+        "cw(c=0.1,steps=50)": 16,
+        "ead(c=1,steps=50)": 16,
+        "apgd-ce(eps=0.01,steps=50)": 50,
+        "apgd-t(eps=0.01,steps=20)": 20,
+        "fab-t(eps=0.01,steps=20)": 20,
+        "square(eps=0.03,queries=200)": 20,
+    },
+)
+PROGRAMS: dict[Look, Program] = {"tiny": _DIGITS, "grey": _MNIST, "colour": _CIFAR}
+
+
+def crosscheck_preset(dataset: str, defense: str, asked: list[str], samples: int | None = None) -> Preset:
+    """Every attack that several libraries have, or those asked for, through each of them, in tier strict."""
+    about = DATASETS.get(dataset)
+    program = PROGRAMS[about.look]
+    shared = _shared(program)
+    attacks = dict(_asked(text, shared, program) for text in asked) if asked else shared
+    rows = tuple(
+        # the same number of images on every device: paper_samples is what a GPU takes
+        Row(one, Amount(samples or images, samples or images))
+        for named, images in attacks.items()
+        for one in every_library(named)
+    )
+    grid = Grid(
+        dataset=dataset,
+        defenses=(defense,),
+        tiers=("strict",),
+        members=3,
+        network=about.network,
+        recipe="fast",
+        batch_size=100,
+        sections=(WhiteBoxSection(rows),),
+    )
+    return Preset(NAME, "One attack, every library", (grid,))
+
+
+def every_library(named: NamedAttack) -> list[NamedAttack]:
+    """The attack at its setting in each library that has it, the default first."""
+    first = named.attack.usual_library
+    return [
+        replace(named, library=name, version=library_version(name))
+        for name in dict.fromkeys([first, *named.attack.backends])
+    ]
+
+
+def remarks(dataset: str, samples: int | None) -> tuple[str, ...]:
+    """What to know before everything is run: what is left out, and how long it takes."""
+    missing = [
+        f"{name} has no setting for {dataset}: ask with --attack '{name}(…)'" for name in without_setting(dataset)
+    ]
+    time = f"everything on {dataset} takes about {PROGRAMS[DATASETS.get(dataset).look].minutes:g} minutes on one core"
+    return (*missing, time) if samples is None else tuple(missing)
+
+
+def without_setting(dataset: str) -> list[str]:
+    """Attacks of several libraries that nothing is known about here: they run when a full spec asks for them."""
+    known = {named.name for named in _shared(PROGRAMS[DATASETS.get(dataset).look])}
+    return [name for name in ATTACKS.targets() if len(ATTACKS.get(name).backends) > 1 and name not in known]
+
+
+def _shared(program: Program) -> dict[NamedAttack, int]:
+    """Attacks of more than one library with their numbers of images: listed ones first, then the rest by name."""
+    found = {parse_attack(text): samples for text, samples in program.listed.items()}
+    listed = {named.name for named in found}
+    for name in ATTACKS.targets():
+        fields = specs.parameters(ATTACKS.get(name)).items()
+        needed = [key for key, field in fields if field.default is MISSING]
+        if name not in listed and set(needed) <= program.usual.keys():
+            arguments = ",".join(f"{key}={program.usual[key]}" for key in needed)
+            found[parse_attack(f"{name}({arguments})")] = program.samples
+    return {named: samples for named, samples in found.items() if len(named.attack.backends) > 1}
+
+
+def _asked(text: str, shared: dict[NamedAttack, int], program: Program) -> tuple[NamedAttack, int]:
+    """A name stands for the setting it has here; a full spec is taken as it is, with that name's number of images."""
+    own = {named.name: (named, samples) for named, samples in shared.items()}
+    if text in own:
+        return own[text]
+    name, at, library = specs.parse(text, "attack").name.partition("@")
+    if at:
+        raise BadInput(f"attack {text!r} names a library, but each is run; write {text.replace(at + library, '', 1)}")
+    libraries = list(ATTACKS.get(name).backends)
+    if len(libraries) == 1:
+        raise BadInput(
+            f"attack {name!r} has one library, {libraries[0]}: there is nothing to check it against; "
+            f"with several: {', '.join(own)}"
+        )
+    return parse_attack(text), own[name][1] if name in own else program.samples

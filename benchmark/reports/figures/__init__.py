@@ -1,0 +1,1 @@
+"""Figures of a run: one module per kind of figure, each drawn from findings."""

@@ -1,0 +1,54 @@
+"""One attack in several libraries: accuracy with its interval, and time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from benchmark.reports.figures.drawing import COLOURS, Figure, canvas, seed_mark, slug, style
+
+
+def crosscheck_figures(table: pd.DataFrame) -> list[Figure]:
+    """A figure per dataset and defense: accuracy with its interval, and seconds, of every library."""
+    keys = ["dataset", "defense", "tier", "seed"]
+    return [_figure(rows) for _, rows in table.groupby(keys, sort=False) if rows["samples"].any()]
+
+
+def _figure(rows: pd.DataFrame) -> Figure:
+    dataset, defense, tier = (str(rows[name].iloc[0]) for name in ("dataset", "defense", "tier"))
+    done = rows[rows["samples"] > 0]
+    names = done["attack"] + done["parameters"].map(lambda text: f"\n{text.replace(',', ', ')}" if text else "")
+    attacks = list(dict.fromkeys(names))
+    libraries = list(dict.fromkeys(done["library"]))
+    several = names.groupby(names)
+    heights = names.map(attacks.index) + 0.17 * (several.cumcount() - (several.transform("size") - 1) / 2)
+    with style():
+        figure = canvas(0.42 * len(attacks) + 0.9)
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+        for position, library in enumerate(libraries):
+            mine = done[done["library"] == library]
+            y = heights[mine.index]
+            whiskers = [mine["accuracy"] - mine["ci_low"], mine["ci_high"] - mine["accuracy"]]
+            look: dict[str, Any] = {"color": COLOURS[position % len(COLOURS)], "ms": 4, "linestyle": "none"}
+            look["marker"] = "osD^vPX*"[position % 8]
+            left.errorbar(mine["accuracy"], y, xerr=whiskers, elinewidth=0.7, label=library, **look)
+            right.plot(1000 * mine["seconds"], y, **look)
+        left.set_yticks(range(len(attacks)), attacks)
+        left.set_ylim(len(attacks) - 0.5, -0.5)
+        left.set_xlim(-2, 102)
+        left.set_xlabel("accuracy under attack, %")
+        right.set_xscale("log")
+        right.set_xlabel("milliseconds per image")
+        for axis in (left, right):
+            axis.grid(axis="x", lw=0.4, color="0.85")
+            axis.set_axisbelow(True)
+            for line in range(1, len(attacks)):
+                axis.axhline(line - 0.5, lw=0.5, color="0.75")
+            axis.tick_params(axis="y", length=0)
+        figure.legend(loc="outside upper center", ncols=min(len(libraries), 5), frameon=False)
+    title = f"One attack, every library: {defense} on {dataset}, tier {tier}"
+    name = slug("crosscheck", dataset, defense, tier, seed_mark(int(rows["seed"].iloc[0])))
+    columns = ["attack", "parameters", "library", "samples", "accuracy", "ci_low", "ci_high", "seconds"]
+    words = "Accuracy with its 95 % interval, and time on a logarithmic scale; the default library is the topmost."
+    return Figure(name, title, words, figure, rows[columns])

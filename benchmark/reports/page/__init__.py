@@ -1,0 +1,123 @@
+"""report.html: one page that holds a whole run and needs no network, no mouse and no good eyes to be read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from benchmark.findings import crosscheck
+from benchmark.findings.comparison import Comparison
+from benchmark.findings.layout import Layout
+from benchmark.reports.figures.drawing import Figure
+from benchmark.reports.page import accuracies, facts
+from benchmark.reports.page.library_tables import library_tables
+from benchmark.reports.page.sentences import TIERS, counts, summary, warned_of
+from benchmark.reports.page.widgets import Picture, plain
+from benchmark.reports.tables.notes import made_on
+from defenses.files import write_text
+
+LIBRARIES = "One attack, every library"
+GAP = "How far the tiers lie apart"
+KINDS = {
+    "gap": GAP,
+    "crosscheck": LIBRARIES,
+    "curve": "Security curves",
+    "transfer": "Transferability",
+    "detection": "Detection",
+    "diversity": "Diversity",
+    "geometry": "Diversity",
+    "features": "Diversity",
+    "attacks": "A look at the attacks",
+}
+"""Headings of the figures, by the first word of their names."""
+
+
+class Shown(NamedTuple):
+    """What the page shows."""
+
+    layout: Layout
+    comparison: Comparison | None
+    libraries: pd.DataFrame
+    tables: dict[str, pd.DataFrame]
+    """The tables of the evaluations, by the name of their file."""
+    figures: Sequence[Figure]
+
+
+def write_page(folder: Path, shown: Shown) -> None:
+    """Write report.html; the figures are kept in its folder already."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parents[1] / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["digest"] = _digest
+    write_text(folder / "report.html", environment.get_template("report.html.j2").render(_content(folder, shown)))
+
+
+def _digest(script: str) -> str:
+    """The hash by which a page allows its own script and no other."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _content(folder: Path, shown: Shown) -> dict[str, Any]:
+    layout, compared = shown.layout, shown.libraries
+    results = layout.results
+    warned = warned_of(results)
+    groups: dict[str, list[Picture]] = {}
+    for figure in shown.figures:
+        groups.setdefault(_kind(figure.name), []).append(_picture(folder, figure))
+    more = {
+        LIBRARIES: plain("crosscheck.csv: a row per library, accuracies in percent", compared),
+        GAP: plain(
+            "strong.csv: the attacks of the strong tier in their order, and what each fooled first",
+            shown.tables["strong"],
+        ),
+        "Transferability": plain("transfer.csv: every source and target, in percent", shown.tables["transfer"]),
+        "Detection": plain("detection.csv: area under the ROC curve and share caught", shown.tables["detection"]),
+    }
+    return {
+        "title": results.title,
+        "preset": results.manifest["preset"],
+        "counts": counts(results, warned),
+        "summary": summary(layout, shown.comparison is None),
+        "comparison": shown.comparison.sentence if shown.comparison else "",
+        "strong": "strong" in {cell.task.tier for cell in layout.cells},
+        "warned": warned,
+        "checked": f"{results.diagnosis.summary}.".capitalize(),
+        "checks": facts.checks(results.diagnosis),
+        "glances": [found for dataset in layout.datasets if (found := accuracies.glance(layout, dataset))],
+        "clean": [accuracies.clean(layout, dataset) for dataset in layout.datasets],
+        "tiers": [found for dataset in layout.datasets if (found := accuracies.by_tier(layout, dataset))],
+        "tier_words": {tier: words for tier, words in TIERS.items() if tier in set(layout.table["tier"])},
+        "libraries": library_tables(compared),
+        "libraries_words": [crosscheck.summary(compared), *crosscheck.RULES] if len(compared) else [],
+        "libraries_pictures": groups.pop(LIBRARIES, []),
+        "groups": groups,
+        "more": {kind: found for kind, found in more.items() if found},
+        "tidy": plain("table.csv: one row per cell, accuracies in percent", layout.table),
+        "commands": results.manifest.get("commands", []),
+        "versions": results.manifest.get("versions", {}) | facts.code_of(results),
+        "machine": results.manifest.get("machine", {}),
+        "ensembles": facts.ensembles(results.cells),
+        "surrogates": made_on(results),
+        "attacks": facts.attacks(results.cells),
+    }
+
+
+def _kind(name: str) -> str:
+    return KINDS.get(name.split("-")[0], "More figures")
+
+
+def _picture(folder: Path, figure: Figure) -> Picture:
+    svg = (folder / "figures" / f"{figure.name}.svg").read_bytes()
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    width, height = figure.canvas.get_size_inches()
+    return Picture(figure.name, figure.title, figure.words, source, wide=bool(width > 2.5 * height))

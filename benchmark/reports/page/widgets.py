@@ -1,0 +1,116 @@
+"""The parts that a page is made of: tables with their fields, pictures and warnings, and how numbers stand in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The head of a column; rows are named by the columns that head them."""
+
+    title: str
+    note: str = ""
+    number: bool = True
+    heads: bool = False
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a table: what it says, a smaller note below, and what it is sorted by where that is not its text."""
+
+    text: str
+    note: str = ""
+    order: str = ""
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in the order in which it is first shown; a break is a row that begins another group."""
+
+    caption: str
+    columns: list[Heading]
+    rows: list[list[Field]]
+    breaks: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its SVG inside, so that nothing is fetched and no two figures share identifiers."""
+
+    name: str
+    title: str
+    words: str
+    source: str
+    wide: bool
+    """Panels side by side, which would be too small in half of the page."""
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A cell that a reader must not overlook."""
+
+    kind: str
+    dataset: str
+    title: str
+    words: str
+
+
+def attack_field(attack: str, parameters: str) -> Field:
+    """An attack, sorted by name, then by parameters."""
+    note = parameters.replace(",", ", ")
+    return Field(attack, note, f"{attack} {note}")
+
+
+def signed(value: float) -> Field:
+    """A difference in points."""
+    value = round(value, 1) + 0.0  # no minus zero
+    return Field(f"{value:+.1f}".replace("-", "−"), order=f"{value:.1f}")
+
+
+def accuracy_field(values: pd.Series[float], note: str) -> Field:
+    """One accuracy, or the mean of several seeds with their spread."""
+    if len(values) == 1:
+        return number_field(f"{values.iloc[0]:.1f}", note)
+    mean, spread = f"{values.mean():.1f}", f"{values.std(ddof=1):.1f}"
+    return Field(f"{mean} ± {spread}", note, mean)
+
+
+def number_field(text: str, note: str, bold: bool = False) -> Field:
+    """A number, sorted by its value."""
+    return Field(text, note, text, bold)
+
+
+def plain(caption: str, frame: pd.DataFrame) -> Table | None:
+    """A CSV as it is."""
+    if frame.empty:
+        return None
+    numbers = {name: pd.api.types.is_numeric_dtype(frame[name]) for name in frame.columns}
+    head = "defense" if "defense" in frame.columns else frame.columns[0]
+    names = [head, *(name for name in frame.columns if name != head)]  # what stays in view when the rest scrolls
+    columns = [Heading(str(name).replace("_", " "), number=numbers[name], heads=name == head) for name in names]
+    rows = [[Field(_text(value)) for value in row] for row in frame[names].itertuples(index=False)]
+    return Table(caption, columns, rows)
+
+
+def _text(value: Any) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)) or value == "":
+        return NOTHING
+    return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def listed(words: list[str]) -> str:
+    """Words as a sentence lists them."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def attack_title(attack: str, parameters: str) -> str:
+    """An attack with its parameters, in a note."""
+    return f"{attack}({parameters.replace(',', ', ')})" if parameters else attack

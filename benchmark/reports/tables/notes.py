@@ -1,0 +1,65 @@
+"""What a reader of the tables must know: numbers of images, training, what is missing, what speaks against a number."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from benchmark.evaluations.blackbox import BlackBox
+from benchmark.evaluations.clean import Clean
+from benchmark.findings.layout import Layout, unique
+from benchmark.findings.results import Results
+
+
+def notes_of(layout: Layout) -> list[str]:
+    """Every note, a line each."""
+    results = layout.results
+    diagnosis = results.diagnosis
+    notes = []
+    if diagnosis.cells or layout.cells:
+        notes = [*_lines(layout), *made_on(results), f"Checks: {diagnosis.summary}."]
+    return notes + [f"Flag {flag.name}, {flag.where}: {flag.words}. {flag.advice}" for flag in diagnosis.flags]
+
+
+def made_on(results: Results) -> list[str]:
+    """A sentence for every surrogate of black-box attacks."""
+    told = results.manifest.get("surrogates", {})
+    used = unique(cell.task.surrogate for cell in results.cells if isinstance(cell.task, BlackBox))
+    return [f"Black-box images were made on {told.get(weights, weights)}." for weights in used]
+
+
+def _lines(layout: Layout) -> list[str]:
+    """Numbers of images, training and what is missing."""
+    lines = []
+    table = layout.table
+    counts = table[table["samples"] > 0].groupby(["dataset", "attack"], sort=False)["samples"]
+    for dataset in layout.datasets:
+        shown = [f"{name} {_span(values)}" for (data, name), values in counts if data == dataset]
+        if shown:
+            lines.append(f"Images on {dataset}: {', '.join(shown)}.")
+    for dataset in layout.datasets:
+        clean = [f"{name} {_clean(layout, dataset, name)}" for name in layout.defenses(dataset)]
+        if layout.groups(dataset) != [Clean.evaluation]:
+            lines.append(f"Right without an attack on {dataset}, of the most images there are: {', '.join(clean)}.")
+    attacked = table[table["library"] != "none"]
+    for library, rows in attacked.groupby("library", sort=False):
+        lines.append(f"Run by {library}: {', '.join(unique(rows['attack']))}.")
+    trained = table.drop_duplicates(["dataset", "defense", "seed"])
+    several = trained["dataset"].nunique() > 1
+    for (dataset, training), rows in trained.groupby(["dataset", "training"], sort=False):
+        where = f" on {dataset}" if several else ""
+        lines.append(f"Trained{where} with {training}: {', '.join(unique(rows['defense']))}.")
+    for cell, words in zip(layout.cells, table["flags"], strict=True):
+        if cell not in layout.records:
+            lines.append(f"Warning, {cell.images.dataset} · {cell.title}: {words}.")
+    return lines
+
+
+def _clean(layout: Layout, dataset: str, defense: str) -> str:
+    rows = layout.unattacked(dataset, defense)
+    return f"{rows['clean_accuracy'].mean():.1f} (of {int(rows['samples'].iloc[0])})" if len(rows) else "–"
+
+
+def _span(counts: pd.Series[int]) -> str:
+    """One number of images, or the least and the most there are."""
+    low, high = int(counts.min()), int(counts.max())
+    return str(low) if low == high else f"{low} to {high} (each row's number is in table.csv)"

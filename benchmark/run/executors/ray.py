@@ -1,0 +1,269 @@
+"""Batches as tasks of a Ray cluster: every node gets an ensemble and its images once, records come back here."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+import ray
+import torch
+from torch import Tensor
+
+from benchmark.attacks import library_version
+from benchmark.cells.cell import Cell
+from benchmark.ensembles.finding import load_outside
+from benchmark.harness.prepared import prepared
+from benchmark.harness.records import Span
+from benchmark.harness.subject import Material, Subject, subject_of
+from benchmark.machine.devices import set_threads
+from benchmark.plan.costs import work
+from benchmark.run.display import RunDisplay
+from benchmark.run.executors import Batch, Failure, Outcome, evaluate
+from defenses.checkpoints import versions
+from defenses.ensemble import Ensemble, predict_logits
+from defenses.errors import BadInput, RunFailed
+
+TASK = 10_000
+"""Gradients of one image that make a task: shorter batches of a cell go together, a longer one goes alone."""
+RETRIES = 3
+"""How often a task is begun again when its process or its node is lost."""
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[OnRay]:
+    """Join the cluster at an address; without one, the cluster of this machine, or a new one that ends with the run."""
+    before = ray.is_initialized()
+    if not before:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError) as error:
+            words = " ".join(str(error).split())
+            raise BadInput(
+                f"no Ray cluster at {address}: {words:.200}; start one with `ray start --head`, "
+                "or leave --ray-address out"
+            ) from None
+    try:
+        yield OnRay()
+    finally:
+        if not before:
+            ray.shutdown()
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """The cluster that this process has joined."""
+
+    def find_device(self, name: str) -> torch.device:
+        """``auto`` takes GPUs where the cluster has any, be it on other machines than this."""
+        gpus = ray.cluster_resources().get("GPU", 0)
+        if name not in ("auto", "cpu", "cuda"):
+            raise BadInput(f"unknown device {name!r}; with --executor ray write auto, cpu or cuda")
+        if name == "cuda" and not gpus:
+            raise BadInput("device 'cuda' was asked for, but no node of the Ray cluster has a GPU; use --device cpu")
+        return torch.device("cuda" if gpus and name != "cpu" else "cpu")
+
+    def run(self, batches: Iterable[Batch], display: RunDisplay) -> Generator[Outcome, None, None]:
+        """Outcomes as they come. Twice as many tasks as there is room for are under way, so that no node waits."""
+        waiting = _bundles(batches)
+        bundle = next(waiting, None)
+        if bundle is None:
+            return
+        share = _share(bundle[0].material.device)
+        nodes, room = _room(share)
+        if not room:
+            raise BadInput(_too_large(share))
+        display.say(f"ray: {room} tasks at a time on {nodes} nodes, {_words(share)} each")
+        options = {**share, "max_retries": RETRIES}
+        glance, attack = ray.remote(**options)(_look), ray.remote(**options)(_evaluate)
+        material, parcel, clean = None, None, None
+        pending: dict[Any, list[Batch]] = {}
+        try:
+            while bundle or pending:
+                while bundle and len(pending) < max(2 * room, 1):
+                    if bundle[0].material is not material:  # the one before it lives on while its tasks do
+                        material = bundle[0].material
+                        parcel = ray.put(_pack(material, bundle[0].cell))
+                        clean = glance.remote(parcel)
+                    spans = [batch.span for batch in bundle]
+                    pending[attack.remote(parcel, clean, bundle[0].cell, spans)] = bundle
+                    bundle = next(waiting, None)
+                done, _ = ray.wait(list(pending), timeout=1.0)
+                for task in done:
+                    yield from _outcomes(task, pending.pop(task), display)
+                before, (nodes, room) = nodes, _room(share)
+                if nodes < before:
+                    display.say(f"ray: {before - nodes} of {before} nodes lost; what ran there runs again elsewhere")
+        finally:
+            for task in pending:
+                ray.cancel(task, force=True)
+
+
+def _bundles(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Batches of one cell that follow each other, together up to about a `TASK`."""
+    bundle: list[Batch] = []
+    for batch in batches:
+        long = sum(map(_gradients, [*bundle, batch])) > TASK
+        if bundle and (long or batch.cell is not bundle[0].cell):
+            yield bundle
+            bundle = []
+        bundle.append(batch)
+    if bundle:
+        yield bundle
+
+
+def _gradients(batch: Batch) -> float:
+    return work(batch.cell) * batch.span.size / batch.cell.images.samples
+
+
+def _share(device: torch.device) -> dict[str, int]:
+    """What a task occupies: a GPU, or as many CPUs as this process has threads."""
+    return {"num_cpus": 1, "num_gpus": 1} if device.type == "cuda" else {"num_cpus": torch.get_num_threads()}
+
+
+def _words(share: dict[str, int]) -> str:
+    return " and ".join(
+        f"{number} {name.removeprefix('num_').removesuffix('s').upper()}" for name, number in share.items()
+    )
+
+
+def _room(share: dict[str, int]) -> tuple[int, int]:
+    """Nodes that are there, and how many tasks they can run at once."""
+    there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    return len(there), sum(min(int(has.get(names[name], 0) // need) for name, need in share.items()) for has in there)
+
+
+def _too_large(share: dict[str, int]) -> str:
+    largest = max(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
+    return f"a task takes {_words(share)}, and no node of the Ray cluster has that; say --threads {max(largest, 1)}"
+
+
+def _outcomes(task: Any, bundle: list[Batch], display: RunDisplay) -> Iterator[Outcome]:
+    """What a task gave; one that was lost too often is a failure of its cell."""
+    try:
+        results, remarks = ray.get(task)
+    except ray.exceptions.RayTaskError as error:  # before any attack: the subject could not be put together
+        if isinstance(error.cause, BadInput):
+            raise BadInput(str(error.cause)) from None
+        raise RunFailed(f"a task of {bundle[0].cell.title} failed on its node: {error.cause!r}") from error
+    except ray.exceptions.RayError as error:
+        words = (str(error).strip() or "lost").splitlines()[0]
+        yield Outcome(bundle[0], Failure(type(error).__name__, words))
+        return
+    for line in remarks:
+        display.say(line)
+    for batch, result in zip(bundle, results, strict=False):  # after a failure there are none
+        yield Outcome(batch, result)
+
+
+# --- what travels, and what happens on a node ---
+
+
+@dataclass(frozen=True, eq=False)
+class _Parcel:
+    """A material on its way: weights and images by value, a model from outside by the name of its file."""
+
+    key: str
+    ensemble: Ensemble | None
+    """None when every node loads it from ``spec``."""
+    surrogate: Ensemble | None
+    others: dict[str, Any]
+    """The other fields of the material."""
+    dataset: str
+    weights: str
+    folder: str
+    """Working folder, for relative names of files."""
+    threads: int
+    versions: dict[str, str]
+
+
+def _pack(material: Material, cell: Cell) -> _Parcel:
+    origin = material.ensemble.provenance
+    outside = origin is None or bool(origin.recognised)
+    test = material.test
+    own = replace(test, pixels=test.pixels.clone(), labels=test.labels.clone())  # a view would travel with its whole
+    names = ("batch_size", "device", "keep_images", "acceleration", "spec")
+    return _Parcel(
+        key=os.urandom(8).hex(),
+        ensemble=None if outside else material.ensemble,
+        surrogate=material.surrogate,
+        others={"test": own, **{name: getattr(material, name) for name in names}},
+        dataset=cell.images.dataset,
+        weights=cell.ensemble.weights,
+        folder=os.getcwd(),
+        threads=torch.get_num_threads(),
+        versions=versions(),
+    )
+
+
+def _unpack(parcel: _Parcel) -> Material:
+    """The material on this node, if the node computes what the driver would."""
+    here, wanted = versions(), parcel.versions
+    for name in wanted:
+        if here[name] != wanted[name]:
+            raise BadInput(
+                f"a node of the Ray cluster has {name} {here[name]}, the driver {wanted[name]}; install one version"
+            )
+    set_threads(parcel.threads)
+    ensemble = parcel.ensemble
+    if ensemble is None:
+        spec = parcel.others["spec"]
+        try:
+            os.chdir(parcel.folder)
+            loaded = load_outside(spec, parcel.dataset)
+        except (OSError, BadInput) as error:
+            raise BadInput(f"a node of the Ray cluster cannot load {spec}: {error}; put it where all see it") from error
+        if loaded.provenance.weights_sha256 != parcel.weights:
+            raise BadInput(f"{spec} is another model on a node of the Ray cluster; put the same one there")
+        ensemble = loaded.ensemble
+    return Material(ensemble=ensemble, surrogate=parcel.surrogate, **parcel.others)
+
+
+def _look(parcel: _Parcel) -> Tensor:
+    """Once per ensemble: what its members make of clean images."""
+    material = _unpack(parcel)
+    material.ensemble.to(material.device)
+    with prepared(material.ensemble):
+        return predict_logits(material.ensemble, material.test, material.batch_size)
+
+
+def _evaluate(
+    parcel: _Parcel, logits: Tensor, cell: Cell, spans: list[Span]
+) -> tuple[list[pd.DataFrame | Failure], list[str]]:
+    """Records of batches of a cell, up to the first that fails, and what there was to say."""
+    _check_libraries(cell)
+    remarks: list[str] = []
+    subject = _subject(parcel, logits, remarks.append)
+    results: list[pd.DataFrame | Failure] = []
+    for span in spans:
+        results.append(evaluate(subject, cell, span, remarks.append))
+        if isinstance(results[-1], Failure):
+            break
+    return results, remarks
+
+
+def _check_libraries(cell: Cell) -> None:
+    """The attack libraries of this node must be those that the cell names."""
+    for named in cell.task.attacks:
+        here = library_version(named.library)
+        if here != named.version:
+            raise BadInput(
+                f"a node of the Ray cluster has {named.library} {here}, the driver {named.version}; install one version"
+            )
+
+
+_kept: dict[str, tuple[AbstractContextManager[Subject], Subject]] = {}
+"""The subject of the last task of this process, by the key of its parcel: most tasks need the same again."""
+
+
+def _subject(parcel: _Parcel, logits: Tensor, say: Callable[[str], None]) -> Subject:
+    if parcel.key not in _kept:
+        _kept.clear()
+        context = subject_of(_unpack(parcel), logits, say)
+        _kept[parcel.key] = context, context.__enter__()  # never left: this process does nothing else
+    return _kept[parcel.key][1]

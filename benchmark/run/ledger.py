@@ -1,0 +1,76 @@
+"""Cells under way: what is still to be evaluated, and what came back; every finished batch is kept at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pandas as pd
+
+from benchmark.cells.cell import Cell
+from benchmark.cells.store import Store
+from benchmark.findings.rows import summarise
+from benchmark.harness.records import Span
+from benchmark.harness.subject import Material
+from benchmark.run.display import RunDisplay
+from benchmark.run.executors import Batch, Failure, Outcome
+from defenses.errors import BadInput
+
+
+class Ledger:
+    """Hands out the batches of cells that are not done, and puts cells together from what comes back."""
+
+    def __init__(self, store: Store, display: RunDisplay, keep_images: bool = False, refusals: bool = False) -> None:
+        self.store, self.display = store, display
+        self.keep_images, self.refusals = keep_images, refusals
+        self.parts: dict[Cell, dict[Span, pd.DataFrame]] = {}
+        """Finished batches of the cells under way."""
+        self.failed: set[Cell] = set()
+
+    def batches(self, work: Iterable[tuple[Material, list[Cell]]]) -> Iterator[Batch]:
+        """Cell by cell, what the store does not have; of a cell that failed, nothing more."""
+        for material, cells in work:
+            for cell in cells:
+                self.display.begin(cell)
+                wanted = list(spans_of(cell))
+                finished = self.store.batches(cell, self.keep_images)
+                self.parts[cell] = {span: finished[span] for span in wanted if span in finished}
+                self._close_if_complete(cell)
+                for span in wanted:
+                    if span not in finished and cell not in self.failed:
+                        yield Batch(material, cell, span)
+
+    def take(self, outcome: Outcome) -> None:
+        """Keep what came back; a cell that is complete is written, one that failed is remembered."""
+        cell, span = outcome.batch.cell, outcome.batch.span
+        if isinstance(outcome.result, Failure):
+            self._fail(cell, outcome.result)
+            return
+        if cell.task.attacks and span.size < cell.images.samples:
+            self.store.write_batch(cell, span.first, outcome.result)
+        if cell not in self.failed:
+            self.parts[cell][span] = outcome.result
+            self._close_if_complete(cell)
+
+    def _fail(self, cell: Cell, failure: Failure) -> None:
+        if failure.refused and not self.refusals:
+            raise BadInput(failure.words)
+        if cell not in self.failed:
+            self.failed.add(cell)
+            self.parts.pop(cell)
+            self.store.write_failure(cell, str(failure))
+            self.display.failed(cell, str(failure))
+
+    def _close_if_complete(self, cell: Cell) -> None:
+        parts = self.parts[cell]
+        self.display.advance(cell, sum(span.size for span in parts))
+        if len(parts) == len(list(spans_of(cell))):
+            records = pd.concat([parts[span] for span in sorted(parts)], ignore_index=True)
+            self.store.write(cell, records)
+            self.display.done(cell, summarise(cell, records))
+            del self.parts[cell]
+
+
+def spans_of(cell: Cell) -> Iterator[Span]:
+    """The rows of every batch of a cell."""
+    for first in range(0, cell.images.samples, cell.conditions.batch_size):
+        yield Span(first, min(first + cell.conditions.batch_size, cell.images.samples))
