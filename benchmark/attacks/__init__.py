@@ -87,6 +87,19 @@ class RecordedAttack(Attack):
         return dict(self.values)
 
 
+FACTS = ("query_only", "minimises", "steps_once", "strength", "scaled", "work", "same_in_tiers", "keeps_survivors")
+"""What a class of attacks says of every attack of its name, whatever its parameters."""
+
+
+@functools.cache
+def recorded_class(name: str) -> type[RecordedAttack]:
+    """The class of attacks of a name that are known from records alone, with what is known of that name."""
+    if name not in ATTACKS.targets():
+        return RecordedAttack
+    known = ATTACKS.get(name)
+    return type(f"Recorded{known.__name__}", (RecordedAttack,), {fact: getattr(known, fact) for fact in FACTS})
+
+
 def parse_attack(text: str) -> NamedAttack:
     """Read an attack spec."""
     call = specs.parse(text, "attack")
@@ -101,8 +114,13 @@ def parse_attack(text: str) -> NamedAttack:
 @functools.cache
 def library_version(library: str) -> str:
     """Version of the library behind an attack; native ones have their own, raised when their results change."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
     if library == "native":
         return "1"
-    return version({"art": "adversarial-robustness-toolbox"}.get(library, library))
+    package = {"art": "adversarial-robustness-toolbox"}.get(library, library)
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        alone = "--no-deps " if library == "torchattacks" else ""  # what it asks for has known vulnerabilities
+        raise BadInput(f"{package} is not installed, which this attack needs: pip install {alone}{package}") from None

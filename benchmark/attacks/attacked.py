@@ -77,7 +77,8 @@ class AttackedModel(nn.Module):
         if images.requires_grad and torch.is_grad_enabled():
             images = images.view_as(images)  # an attack may reuse one tensor: hook each pass, not the tensor
             images.register_hook(self._see_gradient)
-        return images
+            return images
+        return images.clone()  # a model may write into what it is given
 
     def _see_gradient(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)

@@ -38,6 +38,8 @@ class Attack:
     """True when images that it could not fool come back as they were: those that did not move prove nothing then."""
     query_only: ClassVar[bool] = False
     """True when it never looks at a gradient: what it fools cannot be blamed on one."""
+    steps_once: ClassVar[bool] = False
+    """True when it has one step and no parameter for their number."""
     minimises: ClassVar[bool] = False
     """True when it looks for the smallest perturbation, and gives the clean image back where it fails."""
     strength: ClassVar[str] = ""
@@ -69,7 +71,7 @@ class Attack:
     @property
     def single_step(self) -> bool:
         """True when it takes one step along one gradient."""
-        return getattr(self, "steps", None) == 1
+        return self.steps_once or self.settings().get("steps") == 1
 
     def gradients(self, scalars: int, classes: int) -> float:
         """Gradients it may take for one image of so many scalars; a query counts as `FORWARD`."""
@@ -78,7 +80,7 @@ class Attack:
     @property
     def wants_target(self) -> bool:
         """True when the attack aims at a class instead of away from one."""
-        return bool(getattr(self, "targeted", False))
+        return bool(self.settings().get("targeted"))
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,8 @@ class FGSM(_Linf):
     """Fast gradient sign method: one step of size eps."""
 
     backends: ClassVar[dict[str, str]] = _backends("fgsm", "torchattacks", "art", "foolbox")
+    steps_once: ClassVar[bool] = True
     targeted: bool = False
-
-    @property
-    def single_step(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)

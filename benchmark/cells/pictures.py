@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,6 +33,18 @@ class Pictures:
             content["members"] = self.members
         return safetensors.numpy.save(content)
 
+    def columns(self, records: pd.DataFrame) -> dict[str, pd.Series[Any]]:
+        """The pictures as columns of records, as a batch has them; empty where there is none."""
+        places = [int(np.flatnonzero(records["index"] == row)[0]) for row in self.index]
+        found: dict[str, list[Any]] = {
+            "image_adversarial": [picture.tobytes() for picture in self.adversarial],
+            "shape": [list(self.adversarial.shape[1:])] * len(places),
+        }
+        if self.members is not None:
+            found["members"] = self.members.tolist()
+        rows = records.index[places]
+        return {name: pd.Series(values, rows, dtype=object).reindex(records.index) for name, values in found.items()}
+
     @classmethod
     def from_file(cls, path: Path) -> Pictures:
         try:
@@ -58,7 +71,7 @@ def picture_columns(records: pd.DataFrame) -> Pictures | None:
         kept["index"].to_numpy(dtype=np.int64),
         stacked("image_adversarial"),
         np.array([list(votes) for votes in members], dtype=np.int64) if members else None,
-        stacked("image_clean") if "image_clean" in kept else None,
+        stacked("image_clean") if "image_clean" in kept and kept["image_clean"].notna().all() else None,
     )
 
 

@@ -6,27 +6,26 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import safetensors.numpy
 from numpy.typing import NDArray
 
 from benchmark.cells.cell import Cell
 from benchmark.cells.codec import from_json, to_json
 from benchmark.cells.pictures import LEGACY, Pictures, clean_file, picture_columns
+from benchmark.cells.record_files import Damaged, columns_of, read_cell, read_commit, read_records, write_records
 from benchmark.evaluations.worst_case import from_wide
 from benchmark.harness.records import PICTURES, SUCCESSES, Span
 from benchmark.harness.tiers import as_strict
 from benchmark.machine import hardware
 from defenses.errors import BadInput
-from defenses.files import writable_folder, write_bytes, write_text, write_with
+from defenses.files import writable_folder, write_bytes, write_text
 
 MANIFEST = "manifest.json"
 
@@ -115,14 +114,32 @@ class Store:
         pictures = picture_columns(records)
         if pictures is not None:
             write_bytes(self.pictures_path(cell), pictures.to_bytes())
-        self._write(self.path(cell), cell, records.drop(columns=[*SUCCESSES, *PICTURES], errors="ignore"))
+        plain = records.drop(columns=[*SUCCESSES, *PICTURES, *LEGACY], errors="ignore")
+        write_records(self.path(cell), cell, plain, self._commit)
         self._add_to_index(cell)
         self.tidy(cell)
 
     def read(self, cell: Cell) -> pd.DataFrame:
         """The records of a finished cell, with every column of its evaluation."""
-        records = self._read(self.path(cell)).drop(columns=[*PICTURES, *LEGACY], errors="ignore")
+        return self._complete(cell, self._read_all(cell).drop(columns=[*PICTURES, *LEGACY], errors="ignore"))
+
+    def _read_all(self, cell: Cell) -> pd.DataFrame:
+        """Everything in the file of a finished cell; pictures of the first version too."""
+        return read_records(self.path(cell), cell, Span(0, cell.images.samples))
+
+    def _complete(self, cell: Cell, records: pd.DataFrame) -> pd.DataFrame:
         return cell.task.records.complete(from_wide(records))
+
+    def set_aside_damaged(self, cells: Iterable[Cell]) -> list[str]:
+        """Rename files of finished cells that are not what was written, so that they are measured anew; a line each."""
+        lines = []
+        for cell in cells:
+            if self.has(cell):
+                try:
+                    self.read(cell)
+                except Damaged as damage:
+                    lines.append(_set_aside(damage))
+        return lines
 
     def tidy(self, cell: Cell) -> None:
         """Drop what a finished cell no longer needs; progress beyond its samples belongs to a larger one."""
@@ -133,30 +150,13 @@ class Store:
             self._progress(cell).rmdir()
         self._failure(cell).unlink(missing_ok=True)
 
-    def _write(self, path: Path, cell: Cell, records: pd.DataFrame) -> None:
-        table = pa.Table.from_pandas(records, preserve_index=False)
-        code = {"commit": self._commit} if self._commit else {}
-        table = table.replace_schema_metadata({"adp-benchmark": json.dumps(to_json(cell)), **code})
-        write_with(path, lambda file: pq.write_table(table, file))
-
     @cached_property
     def _commit(self) -> str:
         return hardware.commit()
 
     def commits(self) -> Counter[str]:
         """How many of the finished cells each state of the code has finished; empty for those that do not say."""
-        paths = [self.path(cell) for cell in self.asked() if self.has(cell)]
-        found = ((self._readable(pq.read_schema, path).metadata or {}).get(b"commit", b"") for path in paths)
-        return Counter(commit.decode() for commit in found)
-
-    def _read(self, path: Path) -> pd.DataFrame:
-        return self._readable(pq.read_table, path).to_pandas()
-
-    def _readable(self, read: Callable[[Path], Any], path: Path) -> Any:
-        try:
-            return read(path)
-        except (OSError, pa.ArrowException) as error:
-            raise BadInput(f"{path} cannot be read ({error}); delete it and run again") from None
+        return Counter(read_commit(self.path(cell)) for cell in self.asked() if self.has(cell))
 
     # --- images ---
 
@@ -181,8 +181,7 @@ class Store:
         path = self.pictures_path(cell)
         if path.is_file():
             return Pictures.from_file(path)
-        names = self._readable(pq.read_schema, self.path(cell)).names
-        return picture_columns(self._read(self.path(cell))) if "image_adversarial" in names else None
+        return picture_columns(self._read_all(cell)) if "image_adversarial" in columns_of(self.path(cell)) else None
 
     def write_clean_pictures(self, checksum: str, images: NDArray[np.float32]) -> None:
         """Keep the first clean images of a dataset, once for all cells."""
@@ -193,7 +192,10 @@ class Store:
     def clean_pictures(self, checksum: str) -> NDArray[np.float16] | None:
         """The first clean images of a dataset."""
         path = clean_file(self.cells, checksum)
-        return safetensors.numpy.load(path.read_bytes())["images"] if path.is_file() else None
+        try:
+            return safetensors.numpy.load(path.read_bytes())["images"] if path.is_file() else None
+        except (safetensors.SafetensorError, KeyError) as error:
+            raise BadInput(f"{path} cannot be read ({error}); delete it and run again") from None
 
     # --- failures ---
 
@@ -218,7 +220,7 @@ class Store:
         """Keep the records of a finished batch of an unfinished cell."""
         folder = self._progress(cell)
         folder.mkdir(parents=True, exist_ok=True)
-        self._write(folder / f"{first:06d}-{first + len(records):06d}.parquet", cell, records)
+        write_records(folder / f"{first:06d}-{first + len(records):06d}.parquet", cell, records, self._commit)
 
     def batches(self, cell: Cell, images: bool = False) -> dict[Span, pd.DataFrame]:
         """Finished batches: from unfinished work, from smaller or larger sample sets, and from the tier that has the
@@ -226,31 +228,49 @@ class Store:
 
         With ``images``, only those that hold their adversarial images.
         """
-        found: dict[Span, pd.DataFrame] = {}
-        for path in sorted(self._progress(cell).glob("*.parquet")):
-            records = cell.task.records.complete(from_wide(self._read(path)))
+        found = {}
+        for span, records in self._unfinished(cell):
             if "adversarial" in records or not images or not cell.task.keeps_images:
-                found[_span(path)] = records if images else records.drop(columns=[*SUCCESSES], errors="ignore")
+                found[span] = records if images else records.drop(columns=[*SUCCESSES], errors="ignore")
         if images and cell.task.keeps_images:
             return found
         for other in self._index.get(cell.series, []):
-            records = self.read(other)
+            try:
+                records = self._with_pictures(other)
+            except Damaged as damage:
+                _set_aside(damage)
+                continue
             for first in range(0, other.images.samples, cell.conditions.batch_size):
-                end = min(first + cell.conditions.batch_size, other.images.samples)
-                found[Span(first, end)] = records.iloc[first:end]
+                span = Span(first, min(first + cell.conditions.batch_size, other.images.samples))
+                found[span] = records.iloc[span.rows]
         twin = cell.paper_twin
         if twin:
             found = {**{span: as_strict(records) for span, records in self.batches(twin).items()}, **found}
         return found
+
+    def _unfinished(self, cell: Cell) -> Iterator[tuple[Span, pd.DataFrame]]:
+        """Batches of unfinished work; a damaged one is set aside, to be measured anew."""
+        for path in sorted(self._progress(cell).glob("*.parquet")):
+            try:
+                span = _span(path)
+                yield span, self._complete(cell, read_records(path, cell, span))
+            except Damaged as damage:
+                _set_aside(damage)
+
+    def _with_pictures(self, cell: Cell) -> pd.DataFrame:
+        """The records of a finished cell with its pictures among the columns, as a batch has them."""
+        whole, path = self._read_all(cell), self.pictures_path(cell)
+        pictures = Pictures.from_file(path) if path.is_file() else picture_columns(whole)
+        records = self._complete(cell, whole.drop(columns=[*PICTURES, *LEGACY], errors="ignore"))
+        return records if pictures is None else records.assign(**pictures.columns(records))
 
     @cached_property
     def _index(self) -> dict[str, list[Cell]]:
         """Finished cells of the folder by their series, read once."""
         found: dict[str, list[Cell]] = {}
         for path in sorted(self.cells.glob("*.parquet")):
-            metadata = self._readable(pq.read_schema, path).metadata or {}
-            if b"adp-benchmark" in metadata:
-                other = from_json(json.loads(metadata[b"adp-benchmark"]))
+            with contextlib.suppress(BadInput):  # a damaged file is told where it is asked for
+                other = read_cell(path)
                 found.setdefault(other.series, []).append(other)
         return found
 
@@ -261,4 +281,14 @@ class Store:
 
 def _span(path: Path) -> Span:
     """The rows of a batch, from its file's name."""
-    return Span(*map(int, path.stem.split("-")))
+    match = re.fullmatch(r"(\d+)-(\d+)", path.stem)
+    if match is None:
+        raise Damaged(path, "its name does not say which rows it has")
+    return Span(*map(int, match.groups()))
+
+
+def _set_aside(damage: Damaged) -> str:
+    """Rename a damaged file; what to say about it."""
+    aside = damage.path.with_suffix(".damaged")
+    damage.path.replace(aside)
+    return f"{damage.path} is damaged ({damage.reason}): kept as {aside.name}, and measured anew"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import shutil
 import tarfile
@@ -26,7 +27,12 @@ def data_folder() -> Path:
     from platformdirs import user_cache_path
 
     chosen = os.environ.get("ADP_BENCH_DATA")
-    return Path(chosen).expanduser() if chosen else user_cache_path("adp-benchmark", appauthor=False)
+    try:
+        return Path(chosen).expanduser() if chosen else user_cache_path("adp-benchmark", appauthor=False)
+    except RuntimeError as error:  # no such user, or no home folder
+        raise BadInput(
+            f"cannot find the data folder {chosen or ''} ({error}); set ADP_BENCH_DATA to a folder"
+        ) from None
 
 
 def missing(entry: Entry) -> list[str]:
@@ -92,7 +98,9 @@ def _fetch_alone(entry: Entry, data: Path, display: Display) -> str:
     tried = []
     for source in entry.sources:
         with tempfile.TemporaryDirectory(prefix=f".fetch-{entry.name}-", dir=data) as temporary:
-            order = Order(wanted, Path(temporary) / "deliver", Path(temporary) / "scratch", data, entry.folder)
+            limit = 2 * max(entry.sizes) * math.prod(entry.shape) + (1 << 20)
+            deliver, scratch = Path(temporary) / "deliver", Path(temporary) / "scratch"
+            order = Order(wanted, deliver, scratch, data, entry.folder, limit)
             order.deliver.mkdir()
             order.scratch.mkdir()
             try:

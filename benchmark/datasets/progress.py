@@ -10,10 +10,7 @@ if TYPE_CHECKING:
 
 
 class Display:
-    """On a terminal one live line with spinner, bytes and time; elsewhere one plain line per step.
-
-    It is also the progress object that pooch drives: ``total``, ``update``, ``reset`` and ``close``.
-    """
+    """On a terminal one live line with spinner, bytes and time; elsewhere one plain line per step."""
 
     def __init__(self, enabled: bool) -> None:
         from rich.console import Console
@@ -56,12 +53,3 @@ class Display:
             self._bytes += amount
             arrived = f"{self._bytes / 1e6:.1f} of {self.total / 1e6:.1f} MB" if self.total else ""
             self._progress.update(self._task, total=self.total or None, advance=amount, arrived=arrived)
-
-    def reset(self) -> None:
-        """pooch starts the count again before it reports the whole."""
-        self._bytes = 0
-        if self._task is not None:
-            self._progress.reset(self._task)
-
-    def close(self) -> None:
-        """The next step replaces the line; nothing to close."""

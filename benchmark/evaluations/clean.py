@@ -60,10 +60,12 @@ class Clean(Task):
         return cls(None if name == ENSEMBLE else member_number(name))
 
     def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
+        from benchmark.harness.prepared import predicted as classes_of
+
         labels = subject.labels[span.rows]
         predicted = subject.clean[span.rows]
         if self.member is not None:
-            predicted = subject.logits[self.member, span.rows].argmax(-1).numpy()
+            predicted = classes_of(subject.logits[self.member, span.rows])
         values = {"label": labels, "clean_prediction": predicted, "correct": predicted == labels}
         return self.records.frame(span, {**values, "batch_size": span.size})
 

@@ -89,6 +89,7 @@ class Detection(Task):
         import torch
 
         from benchmark.harness.crafting import craft
+        from benchmark.harness.prepared import predicted
         from defenses.diversity import log_mean_probability
 
         labels = subject.labels[span.rows]
@@ -99,13 +100,13 @@ class Detection(Task):
             found = {**crafted.found, **crafted.costs(span.size)}
             with torch.no_grad():
                 logits = subject.ensemble.member_logits(crafted.images).cpu()
-        predicted = log_mean_probability(logits).argmax(-1).numpy()
+        predictions = predicted(log_mean_probability(logits))
         values: dict[str, Any] = {
             "label": labels,
             "clean_prediction": subject.clean[span.rows],
-            "adversarial_prediction": predicted,
+            "adversarial_prediction": predictions,
             "attacked": self.named is not None,
-            "correct": predicted == labels,
+            "correct": predictions == labels,
             **{name: one.double().numpy() for name, one in scores(logits, torch.from_numpy(labels)).items()},
             **found,
         }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from benchmark.attacks import ATTACKS, NamedAttack, RecordedAttack, parse_attack
+from benchmark.attacks import ATTACKS, NamedAttack, parse_attack, recorded_class
 from benchmark.attacks.bounds import Bound, read_bound
 from benchmark.harness.records import RECORDS, Schema, Span
 from defenses import specs
@@ -179,10 +179,16 @@ def read_attack(written: Written, *extra: str) -> NamedAttack:
     settings = {key: value for key, value in written.settings.items() if key not in extra}
     found = _registered(written.attack, settings, written.parameters)
     if found is None:
+        kind = recorded_class(written.attack)
         bound = read_bound(written.bound) if written.bound else None
-        if not written.bound and "eps" in settings:  # the first version wrote no bounds, and had this kind only
-            bound = Bound("linf", float(settings["eps"]))
-        found = RecordedAttack(written.parameters, tuple(sorted(settings.items())), bound)
+        eps = settings.get("eps")
+        known = kind.strength if written.attack in ATTACKS.targets() else "eps"
+        if not written.bound and known == "eps" and isinstance(eps, (int, float)):
+            bound = Bound("linf", float(eps))  # the first version wrote no bounds: all were L∞
+        values = tuple(
+            sorted((key, tuple(value) if isinstance(value, list) else value) for key, value in settings.items())
+        )
+        found = kind(written.parameters, values, bound)
     return NamedAttack(written.attack, written.library, found, written.library_version)
 
 
@@ -252,6 +258,8 @@ class Choice:
     """Whether the grid has white-box rows: naming attacks then asks for these."""
     names: frozenset[str]
     """Attacks that any section of the grid has."""
+    has_clean: bool = False
+    """Whether the grid has a row without an attack, which ``none`` names."""
     surrogate: str | None = None
 
 

@@ -76,6 +76,7 @@ class Transfer(Task):
         import torch
 
         from benchmark.harness.crafting import craft, wrong_labels
+        from benchmark.harness.prepared import predicted
         from defenses.diversity import log_mean_probability
 
         labels = subject.labels[span.rows]
@@ -85,7 +86,7 @@ class Transfer(Task):
         crafted = craft(subject.member(self.source), self.named, images, given, span.first, seed)
         with torch.no_grad():
             logits = subject.ensemble.member_logits(crafted.images).cpu()
-        ensemble = log_mean_probability(logits).argmax(-1).numpy()
+        ensemble = predicted(log_mean_probability(logits))
         clean = subject.logits[:, span.rows]
         values: dict[str, Any] = {
             "label": labels,
@@ -94,9 +95,9 @@ class Transfer(Task):
             "adversarial_prediction": ensemble,
             "correct": ensemble == labels,
             **({"target": targets} if self.targeted else {}),
-            **{f"prediction_{member_name(k)}": one.argmax(-1).numpy() for k, one in enumerate(logits)},
+            **{f"prediction_{member_name(k)}": predicted(one) for k, one in enumerate(logits)},
             "prediction_ensemble": ensemble,
-            **{f"clean_{member_name(k)}": one.argmax(-1).numpy() for k, one in enumerate(clean)},
+            **{f"clean_{member_name(k)}": predicted(one) for k, one in enumerate(clean)},
             "clean_ensemble": subject.clean[span.rows],
             **crafted.found,
             **crafted.costs(span.size),

@@ -93,7 +93,8 @@ class WhiteBox(Task):
         crafted = None
         if len(rows):
             predicted_label = paper and attack.paper_labels == "predicted"
-            given = (targets if targets is not None else clean if predicted_label else labels)[rows]
+            known = np.where(clean < 0, labels, clean)  # where the model predicts nothing, there is only the true label
+            given = (targets if targets is not None else known if predicted_label else labels)[rows]
             output = attack.paper_output if paper else "log-probabilities"
             images = subject.images[span.rows][rows]
             crafted = craft(subject.fast, self.named, images, given, span.first, seed, output, rows)
@@ -151,6 +152,10 @@ def add_successes(frame: pd.DataFrame, images: dict[int, Any]) -> None:
 # --- how a preset asks for it ---
 
 
+NO_ATTACK = "none"
+"""Stands for clean accuracy among the attacks of a preset."""
+
+
 @dataclass(frozen=True)
 class Row:
     """An attack of a table, with its number of images."""
@@ -195,7 +200,7 @@ class WhiteBoxSection(Section):
         chosen: list[Row] = []
         for text in choice.attacks:
             same = [row for row in self.rows if row.named.name == text]
-            if same or text == "none":
+            if same or (text == NO_ATTACK and choice.has_clean):
                 chosen += same
                 continue
             named = parse_attack(text)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmark.attacks import NamedAttack, RecordedAttack, parse_attack
+from benchmark.attacks import NamedAttack, parse_attack, recorded_class
 from benchmark.attacks.bounds import Bound
 from benchmark.evaluations.task import (
     Amount,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from benchmark.harness.crafting import Crafted
     from benchmark.harness.subject import Subject
 
-SUITES = {
+SUITES: dict[str, tuple[str, ...]] = {
     "full": (
         "fgsm(eps={eps})",
         "bim(eps={eps})",
@@ -68,6 +68,8 @@ SUITES = {
 }
 """Attacks in the order they run: cheap ones, ones that leave fooled images alone, then the rest of the reference
 AutoAttack. ``full`` is the tier; ``quick`` is its sketch, for data where robustness is not the question."""
+NORMS_OF_SUITES = ("linf",)
+"""Norms that the suites have attacks for."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def read_stage(text: str) -> Stage:
     except BadInput:  # no longer registered, or with other parameters today
         spec = re.fullmatch(r"(?P<name>[^@(]+)@?(?P<library>[^(]*)\(?(?P<parameters>[^)]*)\)?", match["attack"])
         assert spec is not None
-        recorded = RecordedAttack(spec["parameters"], ())
+        recorded = recorded_class(spec["name"])(spec["parameters"], ())
         named = NamedAttack(spec["name"], spec["library"], recorded, match["version"])
     return Stage(named, member_number(match["member"]) if match["member"] else None)
 
@@ -112,6 +114,8 @@ def stages(suite: str, bound: Bound, members: int) -> tuple[Stage, ...]:
     """The attacks of a suite within a bound against an ensemble of so many members."""
     if suite not in SUITES:
         raise BadInput(f"unknown suite {suite!r}; {did_you_mean(suite, SUITES)}")
+    if bound.norm not in NORMS_OF_SUITES:
+        raise BadInput(f"tier strong has no suite for {bound.symbol}; it has one for {' and '.join(NORMS_OF_SUITES)}")
     found: list[Stage] = []
     for template in SUITES[suite]:
         text = template.format(eps=value_text(bound.radius), step=value_text(bound.radius / 5))
@@ -333,5 +337,6 @@ class WorstCaseSection(Section):
 
 
 def bounds_of(attacks: tuple[NamedAttack, ...]) -> list[Bound]:
-    """The bounds at which tier strong attacks: those of the attacks that have one."""
-    return list(dict.fromkeys(named.bound for named in attacks if named.bound is not None))
+    """The bounds at which tier strong attacks: those of the attacks, in norms that it has a suite for."""
+    bounds = dict.fromkeys(named.bound for named in attacks if named.bound is not None)
+    return [bound for bound in bounds if bound.norm in NORMS_OF_SUITES]

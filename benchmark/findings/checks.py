@@ -15,7 +15,8 @@ class Check:
 
 CHECKS = {
     "unmoved": Check(
-        "more than 1 % of the attacked images come back unchanged from an L∞ attack, or more than 99 % from another",
+        "more than 1 % of the attacked images come back unchanged from an attack with a bound, or more than 99 % from "
+        "another",
         "Do not read this as robustness: see that the attack gets labels, not targets, and pixels in [0, 1], and that "
         "the model lets a gradient through.",
     ),
@@ -35,6 +36,10 @@ CHECKS = {
     "not-finite": Check(
         "an image that came back holds NaN or infinity",
         "Look for a division by a zero gradient or an overflow in the attack; these images count as not fooled.",
+    ),
+    "no-prediction": Check(
+        "the model's output for an image is not a number, so it predicts no class; such an image counts as wrong",
+        "Look for a division by zero or an overflow in the model: a number of a model that fails is no robustness.",
     ),
     "out-of-ball": Check(
         "an image that came back lies more than 1e-6 outside its eps-ball",

@@ -122,6 +122,11 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
     smaller = int((records["batch_size"] < planned).sum())
     ran = f"{smaller} images ran in batches smaller than {batch_size}"
     yield "out-of-memory", ran if smaller else ""
+    nothing = int(((records["adversarial_prediction"] < 0) | (records["clean_prediction"] < 0)).sum())
+    yield (
+        "no-prediction",
+        f"the model's output is not a number for {nothing} of {len(records)} images" if nothing else "",
+    )
     if not attacked:
         return
     bound, minimises = cell.task.bound, _minimises(cell)

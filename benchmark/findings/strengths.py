@@ -62,7 +62,8 @@ def _parameter(cell: Cell) -> str:
 def _kind(cell: Cell) -> tuple[Any, ...]:
     """What the points of a curve share: all settings, what grows with the strength as a share of it."""
     named = cell.task.attack
-    return (*cell.task.extras, *(sorted(_relative(cell).items(), key=str) if named else ()))
+    norm = cell.task.bound and cell.task.bound.norm
+    return (norm, *cell.task.extras, *(sorted(_relative(cell).items(), key=str) if named else ()))
 
 
 def _relative(cell: Cell) -> dict[str, Any]:
@@ -79,7 +80,9 @@ def _relative(cell: Cell) -> dict[str, Any]:
 
 def _unusual(cell: Cell) -> str:
     if isinstance(cell.task, WorstCase):
-        return "" if cell.task.suite == "full" else f"suite={cell.task.suite}"
+        norm = "" if cell.task.limit.norm == "linf" else f"norm={cell.task.limit.norm}"
+        suite = "" if cell.task.suite == "full" else f"suite={cell.task.suite}"
+        return ",".join(filter(None, (norm, suite)))
     named, relative = cell.task.attack, _relative(cell)
     written = [part.partition("=")[0] for part in cell.task.parameters.split(",")] if named else []
     return ",".join(f"{key}={relative[key]}" for key in written if key in relative)

@@ -26,6 +26,7 @@ def suite_table(results: Results) -> pd.DataFrame:
                 {
                     "dataset": cell.images.dataset,
                     "defense": cell.ensemble.defense,
+                    "norm": cell.task.limit.norm,
                     "eps": cell.task.limit.radius,
                     "attack": stage.label,
                     "library": f"{stage.named.library} {stage.named.version}",

@@ -26,6 +26,7 @@ def gap_table(results: Results) -> pd.DataFrame:
         row: dict[str, Any] = {
             "dataset": cell.images.dataset,
             "defense": cell.ensemble.defense,
+            "norm": cell.task.limit.norm,
             "eps": cell.task.limit.radius,
             "seed": cell.conditions.seed,
             "images": len(strong),

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from benchmark.attacks import NamedAttack
 from benchmark.attacks.attacked import AttackedModel, Output, number_from
 from benchmark.attacks.native.losses import margin
-from benchmark.harness.prepared import outputs
+from benchmark.harness.integrity import unchanged
+from benchmark.harness.prepared import outputs, predicted
 from benchmark.harness.subject import Classes
 from benchmark.harness.verification import norms, verify
 
@@ -63,7 +64,7 @@ def craft(
     attacked = AttackedModel(model, output, [(seed, named.text, first + place) for place in places], images)
     backend = named.backend()  # the clock starts when the library is imported
     began = time.perf_counter()
-    with seeded(seed, named.text, first):
+    with unchanged(model, named.text), seeded(seed, named.text, first):
         raw = backend(attacked, images.clone(), torch.from_numpy(given).to(images.device), named.attack)
     seconds = time.perf_counter() - began
     checked = verify(images, raw.to(images.device), named.bound)
@@ -103,7 +104,7 @@ def judge(
     classes = torch.from_numpy(given)
     rise = margin(clean, classes) - margin(after, classes)  # the loss falls where the given class gains
     wrong_way = rise < 0 if targeted else rise > 0
-    return after.argmax(-1).numpy(), {"unstable": unstable.numpy(), "wrong_way": wrong_way.numpy()}
+    return predicted(after), {"unstable": unstable.numpy(), "wrong_way": wrong_way.numpy()}
 
 
 def wrong_labels(labels: Classes, classes: int, first: int, seed: int) -> Classes:

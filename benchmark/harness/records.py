@@ -75,6 +75,8 @@ class Schema:
                 found[column.name] = records[column.name].astype(kind)
             elif column.name == "adversarial_prediction":  # without an attack, what the clean image was taken for
                 found[column.name] = records["clean_prediction"].astype(kind)
+            elif column.default is None and kind != "object":
+                raise ValueError(f"the records have no column {column.name!r}, which every record needs")
             elif kind != "object":
                 found[column.name] = pd.Series(column.default, index=records.index, dtype=kind)
         rest: dict[str, Any] = {str(name): records[name] for name in records if name not in found}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmark.harness.acceleration import accelerated
-from benchmark.harness.prepared import prepared
+from benchmark.harness.prepared import predicted, prepared
 from defenses.diversity import log_mean_probability
 from defenses.ensemble import Ensemble, predict_logits
 from defenses.images import LabelledImages
@@ -44,7 +44,7 @@ class Subject:
     @cached_property
     def clean(self) -> Classes:
         """Predicted classes of the clean images."""
-        return self.outputs.argmax(-1).numpy()
+        return predicted(self.outputs)
 
     @property
     def classes(self) -> int:

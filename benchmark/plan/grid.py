@@ -96,6 +96,7 @@ def _narrowed(grid: Grid, wish: Wish) -> Grid:
     choice = Choice(
         attacks=wish.attacks,
         has_rows=grid.section(WhiteBoxSection) is not None,
+        has_clean=grid.section(CleanSection) is not None,
         names=frozenset(named.name for section in grid.sections for named in section.attacks),
         surrogate=wish.surrogate,
     )

@@ -49,6 +49,8 @@ def run(
     for part in work:
         first = part.data.test.images(slice(0, LOOKED_AT))
         store.write_clean_pictures(part.data.checksum, first.numpy())
+    for line in store.set_aside_damaged(cells):
+        display.say(line)
     open_cells = [cell for cell in cells if not store.has(cell, request.keep_images)]
     display.start(open_cells, cells)
     for line in (*request.remarks, *left_out(request), *outdated):

@@ -6,16 +6,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-from benchmark.store import Store
-from benchmark.training import train_ensemble
 from torch import Tensor
 
 from benchmark import datasets
-from benchmark.cells import Cell
+from benchmark.cells.cell import Cell, Conditions, EnsembleFacts, TestImages
+from benchmark.cells.store import Store
+from benchmark.ensembles.request import EnsembleRequest
+from benchmark.ensembles.training import train_ensemble
+from benchmark.evaluations.task import Task
+from benchmark.findings.results import Results
+from benchmark.harness.records import Span
 from defenses.checkpoints import load_checkpoint
 from defenses.ensemble import Ensemble
 
@@ -23,7 +26,7 @@ from defenses.ensemble import Ensemble
 @pytest.fixture(autouse=True)
 def _no_references(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ensembles that come with the project are found by tests that work in its folder alone."""
-    monkeypatch.setattr("benchmark.ensembles.BESIDE", Path("nowhere"))
+    monkeypatch.setattr("benchmark.ensembles.folders.BESIDE", Path("nowhere"))
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def _train(defense: str, epochs: int, out: Path) -> Path:
     changes = {"epochs": epochs, "train_images": 800, "learning_rate": 0.01}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    train_ensemble(defense, "digits", "mini-resnet(width=4)", 2, changes=changes, out=out, device="cpu")
+    train_ensemble(EnsembleRequest(defense, "digits", "mini-resnet(width=4)", 2), changes, out=out, device="cpu")
     torch.set_num_threads(threads)
     return out
 
@@ -70,47 +73,68 @@ def digits() -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def make_cell() -> Callable[..., Cell]:
-    """A cell of digits by its evaluation, defense and attack; whatever else matters to a test is named by it."""
+    """A cell of digits by its task and defense; whatever else matters to a test is named by it."""
 
-    def make(evaluation: str, defense: str = "ours", attack: str = "none", **others: Any) -> Cell:
-        settings = others.setdefault("settings", {"eps": 0.1} if attack != "none" else {})
-        given: dict[str, Any] = {
-            "dataset": "digits",
-            "data_checksum": "0" * 64,
+    def make(task: Task, defense: str = "ours", **others: Any) -> Cell:
+        samples = others.pop("samples", 50)
+        conditions = {"seed": 0, "batch_size": samples, "device": "cpu"}
+        facts = {
             "spec": defense,
             "members": 2,
             "network": "mini-resnet",
             "training": "fast recipe, 12 epochs, seed 0",
             "weights": f"weights of {defense}",
-            "parameters": ",".join(f"{key}={value}" for key, value in settings.items()),
-            "library": "none" if attack == "none" else "torchattacks",
-            "library_version": "" if attack == "none" else "3.5.1",
-            "tier": "clean" if attack == "none" else "strict",
-            "samples": 50,
-            "seed": 0,
-            "batch_size": 50,
-            "device": "cpu",
         }
-        return Cell(evaluation=evaluation, defense=defense, attack=attack, **{**given, **others})
+        images = {"dataset": "digits", "checksum": "0" * 64}
+        published = others.pop("published", None)
+        for part in (conditions, facts, images):
+            part |= {name: others.pop(name) for name in list(others) if name in part or name == "acceleration"}
+        assert not others, others
+        return Cell(
+            EnsembleFacts(defense=defense, **facts),
+            task,
+            TestImages(samples=samples, **images),
+            Conditions(**conditions),
+            published,
+        )
+
+    return make
+
+
+def records_of(cell: Cell, columns: dict[str, Any]) -> pd.DataFrame:
+    """Records of a finished cell: every image right and cheap, but for the columns given."""
+    usual: dict[str, Any] = {"label": 3, "clean_prediction": 3, "attacked": bool(cell.task.attacks), "correct": True}
+    usual |= {"forwards": 1.0, "backwards": 1.0, "seconds": 0.001, "batch_size": cell.conditions.batch_size}
+    return cell.task.records.frame(Span(0, cell.images.samples), {**usual, **columns})
+
+
+@pytest.fixture
+def make_records() -> Callable[[Cell, dict[str, Any]], pd.DataFrame]:
+    return records_of
+
+
+@pytest.fixture
+def make_results() -> Callable[[Sequence[tuple[Cell, dict[str, Any]]]], Results]:
+    """Results of finished cells, in memory; see `records_of`."""
+
+    def make(finished: Sequence[tuple[Cell, dict[str, Any]]]) -> Results:
+        records = {cell: records_of(cell, columns) for cell, columns in finished}
+        return Results(tuple(records), records, manifest={"preset": "demo", "title": "By hand", "commands": []})
 
     return make
 
 
 @pytest.fixture
 def make_store(tmp_path: Path) -> Callable[[Sequence[tuple[Cell, dict[str, Any]]]], Store]:
-    """A run folder of finished cells; a cell's records have the columns given, beside those that every record has."""
+    """A run folder of finished cells; see `records_of`."""
 
     def make(finished: Sequence[tuple[Cell, dict[str, Any]]]) -> Store:
         store = Store(tmp_path / "run")
         store.open("demo")
-        cells = [cell.asked() for cell, _ in finished]
-        store.write_manifest({"preset": "demo", "title": "By hand", "commands": [], "cells": cells})
+        cells = [cell for cell, _ in finished]
+        store.write_manifest(cells, {"preset": "demo", "title": "By hand", "commands": []})
         for cell, columns in finished:
-            usual: dict[str, Any] = {"index": np.arange(cell.samples), "label": 3, "clean_prediction": 3}
-            usual |= {"attacked": cell.attack != "none", "correct": True, "forwards": 1.0, "backwards": 1.0}
-            usual |= {"seconds": 0.001, "batch_size": cell.batch_size}
-            usual |= dict.fromkeys(("unmoved", "not_finite", "out_of_box", "out_of_ball", "zero_gradient"), False)
-            store.write(cell, pd.DataFrame({**usual, **columns}))
+            store.write(cell, records_of(cell, columns))
         return store
 
     return make

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmark import evaluate
-from benchmark.reports.tables import COLUMNS
+from benchmark.findings.rows import COLUMNS
 from defenses.checkpoints import load_checkpoint
 from defenses.ensemble import Ensemble
 from defenses.errors import BadInput

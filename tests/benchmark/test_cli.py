@@ -6,7 +6,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,27 +17,19 @@ from typing import Any
 
 import pytest
 import torch
-from benchmark.devices import find_device, set_threads
-from benchmark.training import ENSEMBLES, clock, default_folder
 
-from benchmark import ensembles
 from benchmark.cli import run
-from defenses.catalogue import parse_defense
+from benchmark.datasets.catalogue import DATASETS
+from benchmark.machine.clock import clock
+from benchmark.machine.devices import find_device, set_threads
 from defenses.checkpoints import read_provenance
 from defenses.errors import BadInput
-from defenses.networks import canonical_network
-from defenses.recipes import find_recipe
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["--network", "mini-resnet(width=2)", "--epochs", "1", "--train-images", "64", "--members", "2"]
 
 
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def _process(arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
@@ -156,22 +147,22 @@ DIGITS = ["--dataset", "digits"]
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_input_is_one_line_exit_code_2_and_nothing_left_behind(
-    arguments: list[str], message: str, capfd: pytest.CaptureFixture[str], empty_folder: Path
+    arguments: list[str], message: str, capfd: pytest.CaptureFixture[str], here: Path
 ) -> None:
     assert run(arguments) == 2
     output = capfd.readouterr()
     assert output.out == ""
     assert message in output.err
     assert re.fullmatch(r"adp-bench: [^\n]+\n", output.err), "exactly one line"
-    assert list(empty_folder.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "another network"])
 def test_a_damaged_or_wrong_checkpoint_to_start_from_is_one_line(
-    damage: str, capfd: pytest.CaptureFixture[str], empty_folder: Path
+    damage: str, capfd: pytest.CaptureFixture[str], here: Path
 ) -> None:
     assert run(["train", "baseline", *DIGITS, *QUICK, "--out", "first"]) == 0
-    path = empty_folder / "first" / "ensemble.safetensors"
+    path = here / "first" / "ensemble.safetensors"
     content = bytearray(path.read_bytes())
     content[-7] ^= damage == "flipped"
     path.write_bytes(content[:-7] if damage == "truncated" else content)
@@ -181,11 +172,11 @@ def test_a_damaged_or_wrong_checkpoint_to_start_from_is_one_line(
     message = capfd.readouterr().err
     assert re.fullmatch(r"adp-bench: [^\n]+\n", message)
     assert {"truncated": "truncated", "flipped": "checksum", "another network": "has network"}[damage] in message
-    assert not (empty_folder / "second").exists()
+    assert not (here / "second").exists()
 
 
-def test_a_file_in_place_of_the_folder_is_bad_input(capfd: pytest.CaptureFixture[str], empty_folder: Path) -> None:
-    (empty_folder / "file").write_text("")
+def test_a_file_in_place_of_the_folder_is_bad_input(capfd: pytest.CaptureFixture[str], here: Path) -> None:
+    (here / "file").write_text("")
     assert run(["train", "baseline", *DIGITS, *QUICK, "--out", "file"]) == 2
     assert re.fullmatch(r"adp-bench: cannot write in file: [^\n]+ --out\n", capfd.readouterr().err)
 
@@ -215,7 +206,7 @@ def test_a_damaged_data_file_is_one_line(
 
 
 def test_a_full_disk_is_one_line_exit_code_1_and_nothing_half_written(
-    capfd: pytest.CaptureFixture[str], empty_folder: Path
+    capfd: pytest.CaptureFixture[str], here: Path
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))
@@ -225,7 +216,7 @@ def test_a_full_disk_is_one_line_exit_code_1_and_nothing_half_written(
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     message = capfd.readouterr().err
     assert re.fullmatch(r"adp-bench: could not write a/training.pt: [^\n]+\n", message)
-    assert list((empty_folder / "a").iterdir()) == []
+    assert list((here / "a").iterdir()) == []
 
 
 def test_a_loss_that_is_not_finite_is_one_line_that_names_the_term(capfd: pytest.CaptureFixture[str]) -> None:
@@ -253,23 +244,23 @@ def _wait_for_epoch(process: subprocess.Popen[str], history: Path, epoch: int) -
 
 
 @pytest.mark.usefixtures("same_threads_afterwards")
-def test_a_killed_and_an_interrupted_command_go_on_and_end_like_an_unbroken_one(empty_folder: Path) -> None:
+def test_a_killed_and_an_interrupted_command_go_on_and_end_like_an_unbroken_one(here: Path) -> None:
     quick = ["--network", "mini-resnet(width=4)", "--epochs", "6", "--members", "2", "--threads", "1"]
     command = ["train", "adp-2-0.5", *DIGITS, *quick]
-    history = empty_folder / "broken" / "history.csv"
+    history = here / "broken" / "history.csv"
     for ending, epoch in ((signal.SIGKILL, 2), (signal.SIGINT, 4)):
-        broken = _process([*command, "--out", "broken"], empty_folder)
+        broken = _process([*command, "--out", "broken"], here)
         _wait_for_epoch(broken, history, epoch)
         broken.send_signal(ending)
         _, message = broken.communicate()
         assert broken.returncode == (-ending if ending == signal.SIGKILL else 130), message
-        assert not (empty_folder / "broken" / "ensemble.safetensors").exists()
+        assert not (here / "broken" / "ensemble.safetensors").exists()
     assert message.splitlines()[-1] == "adp-bench: interrupted; the same command goes on from what is done"
     kept = history.read_text()
     assert run([*command, "--out", "broken"]) == 0
     assert run([*command, "--out", "whole"]) == 0
     assert history.read_text().startswith(kept), "the epochs that were done were not done again"
-    one, two = (read_provenance(empty_folder / name / "ensemble.safetensors") for name in ("whole", "broken"))
+    one, two = (read_provenance(here / name / "ensemble.safetensors") for name in ("whole", "broken"))
     assert one.weights_sha256 == two.weights_sha256
     assert one.scores["test_accuracy"] == two.scores["test_accuracy"]
 
@@ -278,7 +269,7 @@ def test_a_killed_and_an_interrupted_command_go_on_and_end_like_an_unbroken_one(
 
 
 def test_adp_trains_to_95_percent_on_digits_and_is_far_more_diverse_than_the_baseline(
-    capfd: pytest.CaptureFixture[str], empty_folder: Path
+    capfd: pytest.CaptureFixture[str], here: Path
 ) -> None:
     for defense in ("adp-2-0.5", "baseline"):
         began = time.perf_counter()
@@ -286,15 +277,15 @@ def test_adp_trains_to_95_percent_on_digits_and_is_far_more_diverse_than_the_bas
         assert time.perf_counter() - began < 60, "30 s are promised on two free cores"
     lines = [line for line in capfd.readouterr().err.splitlines() if "test accuracy" in line]
     assert len(lines) == 2
-    folders = sorted((empty_folder / "results" / "ensembles" / "digits").iterdir())
+    folders = sorted((here / "results" / "ensembles" / "digits").iterdir())
     adp, baseline = (read_provenance(folder / "ensemble.safetensors").scores for folder in folders)
     assert adp["test_accuracy"] >= 0.95 and baseline["test_accuracy"] >= 0.95
     assert adp["test_led_median"] > -0.5
     assert baseline["test_led_median"] < adp["test_led_median"] - 1
 
 
-def test_a_defense_from_a_file_trains(empty_folder: Path) -> None:
-    (empty_folder / "mine.py").write_text(
+def test_a_defense_from_a_file_trains(here: Path) -> None:
+    (here / "mine.py").write_text(
         "from defenses import Defense\n"
         "from defenses.objectives import cross_entropy\n"
         "class Mine(Defense):\n"
@@ -302,12 +293,12 @@ def test_a_defense_from_a_file_trains(empty_folder: Path) -> None:
         "        return {'ece': cross_entropy(logits, labels).sum(0)}\n"
     )
     assert run(["train", "mine.py:Mine", *DIGITS, *QUICK, "--out", "a"]) == 0
-    provenance = read_provenance(empty_folder / "a" / "ensemble.safetensors")
+    provenance = read_provenance(here / "a" / "ensemble.safetensors")
     assert provenance.defense == "mine.py:Mine" and len(provenance.defense_digest) == 64
 
 
 def test_a_defense_that_was_edited_is_told_by_name_with_what_to_do(
-    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (
         "from defenses import Defense\n"
@@ -316,10 +307,10 @@ def test_a_defense_that_was_edited_is_told_by_name_with_what_to_do(
         "    def objective(self, logits, labels):\n"
         "        return {'ece': cross_entropy(logits, labels).sum(0)}\n"
     )
-    (empty_folder / "mine.py").write_text(text)
+    (here / "mine.py").write_text(text)
     train = ["train", "mine.py:Mine", *DIGITS, *QUICK, "--out", "a"]
     assert run(train) == 0
-    (empty_folder / "mine.py").write_text(text + "# a word\n")
+    (here / "mine.py").write_text(text + "# a word\n")
     capsys.readouterr()
     assert run(train) == 2
     assert "made with another version of the defense's file; delete it to train again" in capsys.readouterr().err
@@ -333,6 +324,20 @@ def test_devices_and_threads_are_checked_by_name() -> None:
             find_device(name)
     with pytest.raises(BadInput, match="threads is -1"):
         set_threads(-1)
+
+
+@pytest.mark.usefixtures("same_threads_afterwards")
+def test_unless_told_there_are_as_many_threads_as_are_usual_for_all_of_the_datasets() -> None:
+    digits, cifar = DATASETS.get("digits").threads, DATASETS.get("cifar10").threads
+    assert (digits, cifar) == (1, None)
+    for told, usual, expected in (
+        (2, [], 2),
+        (None, [digits, digits], 1),
+        (2, [digits], 2),
+        (None, [digits, cifar], 2),
+    ):
+        set_threads(told, usual)
+        assert torch.get_num_threads() == expected
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (45, "45 s"), (180, "3 min"), (7500, "2 h 05 min")])
@@ -353,29 +358,3 @@ def test_checkpoints_are_listed_with_how_they_were_trained(
     assert (row["dataset"], row["defense"], row["epochs"], row["images"]) == ("digits", "baseline", 4, 800)
     assert row["network"] == "2 × mini-resnet(width=4)" and row["date"] == date.today().isoformat()
     assert float(row["accuracy"].rstrip(" %")) > 50 and len(row["sha256"]) == 16
-
-
-def test_ensembles_that_come_with_the_project_are_found_from_any_folder_and_said_before_training_another(
-    checkpoint: Path, empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    named, recipe = parse_defense("baseline"), find_recipe("fast", "digits")
-    folder = default_folder(named, "digits", canonical_network("mini-resnet(width=4)"), 2, recipe, 0)
-    beside = empty_folder / "elsewhere"
-    shutil.copytree(checkpoint, beside / folder.relative_to(ENSEMBLES))
-    asked = ("baseline", "digits", "mini-resnet(width=4)", 2, "fast", 0)
-    assert ensembles.locate(*asked) is None
-    monkeypatch.setattr(ensembles, "BESIDE", beside)
-    path = ensembles.locate(*asked)
-    assert path is not None and path.is_relative_to(beside)
-    assert run(["list", "checkpoints"]) == 0
-    assert "elsewhere" in capfd.readouterr().out
-    monkeypatch.setattr("benchmark.training.train_ensemble", lambda *given: path)
-    network = ["--network", "mini-resnet(width=4)", "--members", "2"]
-    assert run(["train", "baseline", "--dataset", "digits", *network]) == 0
-    assert "is an ensemble like this one and comes first" in capfd.readouterr().err
-    assert run(["train", "baseline", "--dataset", "digits", *network, "--epochs", "3"]) == 0
-    assert "comes first" not in capfd.readouterr().err
-    path.parent.rename(path.parent.with_name(f"{path.parent.name}-changed-abcdef"))
-    assert (shortened := ensembles.locate(*asked)) and "changed" in str(shortened)
-    assert run(["train", "baseline", "--dataset", "digits", *network]) == 0
-    assert "comes first" not in capfd.readouterr().err, "a whole training comes before one that was cut short"

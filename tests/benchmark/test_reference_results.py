@@ -8,19 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from benchmark.cells.store import Store
 from benchmark.cli import run
 from defenses.checkpoints import read_provenance
 
 ROOT = Path(__file__).parents[2] / "results"
+README = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT.parent / "README.md"))
 FOLDERS = sorted(path.parent for path in ROOT.glob("*/manifest.json"))
 
 
-def _files(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.suffix != ".parquet"
-    }
+KEPT = ("table.csv", "table.md")
+"""What is committed beside manifest and cells, pictures of a README aside."""
 
 
 def test_there_are_committed_results() -> None:
@@ -33,9 +31,15 @@ def test_report_makes_every_file_again_from_the_cells(folder: Path, tmp_path: Pa
     shutil.copytree(folder / "cells", copy / "cells")
     shutil.copy(folder / "manifest.json", copy)
     assert run(["report", str(copy)]) == 0
-    wanted, found = _files(folder), _files(copy)
-    assert sorted(found) == sorted(wanted)
-    assert [name for name in wanted if found[name] != wanted[name]] == []
+    names = [*KEPT, *(str(path.relative_to(folder)) for path in folder.glob("figures/*.png") if path.name in README)]
+    assert [name for name in names if (copy / name).read_bytes() != (folder / name).read_bytes()] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_no_cell_is_missing_and_none_holds_a_picture(folder: Path) -> None:
+    store = Store(folder)
+    assert [cell.title for cell in store.asked() if not store.has(cell)] == []
+    assert [cell.title for cell in store.asked() if store.pictures(cell)] == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

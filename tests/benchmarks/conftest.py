@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 import torch
-from benchmark.hardware import commit, describe_machine
 from torch import Tensor
 
 from benchmark import datasets
-from benchmark.ensembles import find
+from benchmark.ensembles.finding import find
+from benchmark.ensembles.request import EnsembleRequest
+from benchmark.machine.hardware import commit, describe_machine
 from defenses.ensemble import Ensemble, build_ensemble
 
 RESULTS = Path(__file__).parents[2] / "results" / "benchmarks"
@@ -151,7 +152,7 @@ def reference() -> Callable[[int], tuple[Ensemble, Tensor, Tensor]]:
 
     @torch.no_grad()
     def make(images: int) -> tuple[Ensemble, Tensor, Tensor]:
-        trained = find("baseline", "cifar10", "resnet20", 3, "fast", seed=0)
+        trained = find(EnsembleRequest("baseline", "cifar10", "resnet20", 3, "fast", seed=0))
         assert trained is not None, "reference ensembles are committed in results/checkpoints"
         test = datasets.load("cifar10").test.subset(slice(0, 2 * images))
         pixels, labels = test.images(), test.labels

@@ -6,15 +6,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
-from benchmark.acceleration import accelerated
-from benchmark.evaluation import attack_batch
-from benchmark.models import outputs, predict, prepared
+from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmark.attacks import parse_attack
+from benchmark.evaluations.whitebox import WhiteBox
+from benchmark.harness.acceleration import accelerated
+from benchmark.harness.prepared import outputs, predict, prepared
+from benchmark.harness.records import Span
+from benchmark.harness.subject import Subject
 from defenses.ensemble import Ensemble
 
 
@@ -24,8 +28,11 @@ class Contest:
     def __init__(self, spec: str, ensemble: Ensemble, images: Tensor, labels: Tensor) -> None:
         self.spec, self.ensemble, self.images, self.labels = spec, ensemble, images, labels
         self.fast = accelerated(ensemble, images)
-        self.clean = outputs(ensemble, images, len(images))
-        self.named = parse_attack(spec)
+        named = parse_attack(spec)
+        self.task = WhiteBox(named, "strict", named.attack.same_in_tiers)
+        whole = torch.cat([images[:1], images])  # a batch like most: the very first of a run also keeps pictures
+        known, clean = torch.cat([labels[:1], labels]).numpy(), outputs(ensemble, whole, len(whole))
+        self.subject = Subject(ensemble, self.fast, whole, known, clean[None], clean, None)
         self.records = pd.DataFrame()
         self.beside = 0.0
         self.found: dict[str, Tensor] = {}
@@ -36,9 +43,7 @@ class Contest:
         ended = self.ensemble.register_forward_hook(lambda *_: looks.append(looks.pop() + time.perf_counter()))
         with prepared(self.ensemble), prepared(self.fast), began, ended:
             start = time.perf_counter()
-            self.records = attack_batch(
-                self.ensemble, self.named, "strict", self.images, self.labels, self.clean, 0, 0, 10, self.fast
-            )
+            self.records = self.task.batch(self.subject, Span(1, 1 + len(self.images)), seed=0)
             self.beside = time.perf_counter() - start - looks[0]
 
     def overhead(self) -> float:
@@ -62,9 +67,9 @@ class Contest:
     def accuracy(self, name: str) -> float:
         if name == "harness":
             return float(self.records["correct"].mean())
-        return float((self.predictions(name) == self.labels).float().mean())
+        return float((self.predictions(name) == self.labels.numpy()).mean())
 
-    def predictions(self, name: str) -> Tensor:
+    def predictions(self, name: str) -> NDArray[np.int64]:
         return predict(self.ensemble, self.found[name], len(self.images))
 
 
@@ -80,10 +85,10 @@ def test_linf_attacks(race: Any, note: Any, request: pytest.FixtureRequest, atta
         note(case, f"speed over bare {name}", medians[name] / medians["harness"], "times", target)
     note(case, "harness beside attack and prediction", 100 * contest.overhead(), "%", "≤ 2")
     if attack == "bim":
-        ours = torch.tensor(contest.records["adversarial_prediction"].tolist())
-        assert (ours != contest.labels).float().mean() > 0.5, "an attack that fools nobody would agree with any other"
+        ours = contest.records["adversarial_prediction"].to_numpy()
+        assert (ours != contest.labels.numpy()).mean() > 0.5, "an attack that fools nobody would agree with any other"
         for name in rivals:
-            same = (contest.predictions(name) == ours).float().mean().item()
+            same = float((contest.predictions(name) == ours).mean())
             note(case, f"same predictions as {name}", 100 * same, "%", "≥ 100")
             assert same >= 0.9, "rounding may turn a pixel's sign, and with it an image on the boundary; no more"
 

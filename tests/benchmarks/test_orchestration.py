@@ -8,31 +8,35 @@ from typing import Any
 
 import pytest
 import torch
-from benchmark.display import RunDisplay
-from benchmark.grid import load_preset, narrow
-from benchmark.planning import Request
-from benchmark.runner import run
-from benchmark.store import Store
-from benchmark.training import train_ensemble
 
+from benchmark.cells.store import Store
+from benchmark.ensembles.request import EnsembleRequest
+from benchmark.ensembles.training import train_ensemble
+from benchmark.plan.grid import Wish, narrow
+from benchmark.plan.presets import load_preset
+from benchmark.plan.request import Request
 from benchmark.reports import write_report
+from benchmark.run.display import RunDisplay
+from benchmark.run.runner import run
 
 
 def test_a_grid_of_tiny_cells(benchmark: Any, note: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     changes = {"epochs": 1, "train_images": 200}
-    train_ensemble("baseline", "digits", "mini-resnet(width=4)", 2, changes=changes, out=tmp_path / "small")
+    asked = EnsembleRequest("baseline", "digits", "mini-resnet(width=4)", 2)
+    train_ensemble(asked, changes, out=tmp_path / "small")
     attacks = [f"{name}(eps={eps})" for name in ("fgsm", "bim", "pgd", "mim") for eps in (0.05, 0.1, 0.15, 0.2)]
-    preset = narrow(load_preset("demo"), ["strict"], [str(tmp_path / "small")], attacks, None)
+    wish = Wish(tiers=("strict",), defenses=(str(tmp_path / "small"),), attacks=tuple(attacks))
+    preset = narrow(load_preset("demo"), wish)
     folders, report_seconds = iter("ab"), []
 
-    def timed_report(store: Store) -> Any:
+    def timed_report(store: Store, *others: Any) -> Any:
         began = time.perf_counter()
-        diagnosis = write_report(store)
+        diagnosis = write_report(store, *others)
         report_seconds.append(time.perf_counter() - began)
         return diagnosis
 
-    monkeypatch.setattr("benchmark.runner.write_report", timed_report)
+    monkeypatch.setattr("benchmark.run.runner.write_report", timed_report)
 
     def grid() -> Store:
         request = Request(preset, 50, (0,), torch.device("cpu"), tmp_path / f"run{next(folders)}", "benchmark")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmark.training import train_ensemble
 
+from benchmark.ensembles.request import EnsembleRequest
+from benchmark.ensembles.training import train_ensemble
 from defenses.checkpoints import read_provenance
 from defenses.errors import BadInput
 from defenses.precision import require_bfloat16
@@ -26,9 +27,8 @@ def test_accuracy_per_minute(benchmark: Any, note: Any, tmp_path: Path) -> None:
     def train(name: str) -> dict[str, Any]:
         recipe, changes = PARTS[name]
         changes = changes | {"epochs": EPOCHS, "train_images": IMAGES}
-        path = train_ensemble(
-            "baseline", "cifar10", members=1, recipe=recipe, changes=changes, out=tmp_path / name, threads=1
-        )
+        asked = EnsembleRequest("baseline", "cifar10", members=1, recipe=recipe)
+        path = train_ensemble(asked, changes, out=tmp_path / name, threads=1)
         return read_provenance(path).scores
 
     scores = {}

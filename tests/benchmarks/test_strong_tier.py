@@ -4,37 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmark.acceleration import accelerated
-from benchmark.evaluation import craft
-from benchmark.models import prepared
-from benchmark.planning import strong_cell
+import torch
 
-from benchmark.evaluations import Subject, strong
+from benchmark.attacks.bounds import Bound
+from benchmark.evaluations.worst_case import WorstCase, stages
+from benchmark.harness.acceleration import accelerated
+from benchmark.harness.crafting import craft
+from benchmark.harness.prepared import prepared
+from benchmark.harness.records import Span
+from benchmark.harness.subject import Subject
 from defenses.ensemble import Ensemble
 
-EPS = 0.1
+BOUND = Bound("linf", 0.1)
 
 
 def test_a_broken_defense(race: Any, note: Any, cifar_shaped: Any) -> None:
     ensemble, images, labels = cifar_shaped(8, "mini-resnet(width=8)")
     fast = accelerated(ensemble, images)
     assert isinstance(fast, Ensemble)
-    subject = Subject(ensemble, fast, images, labels, ensemble.member_logits(images), ensemble(images), None)
-    base = {"dataset": "", "data_checksum": "", "defense": "broken", "spec": "broken", "members": 3, "network": ""}
-    base |= {"training": "", "weights": "", "seed": 0, "batch_size": len(images), "device": "cpu"}
-    cell = strong_cell(base, "quick", EPS, len(images))
+    known = labels.numpy()
+    with torch.no_grad():
+        subject = Subject(ensemble, fast, images, known, ensemble.member_logits(images), ensemble(images), None)
+    task = WorstCase(BOUND, "quick", stages("quick", BOUND, len(ensemble)))
 
     def worst_case() -> None:
         with prepared(ensemble), prepared(fast):
-            found = strong.batch(subject, cell, None, 0, len(images))
+            found = task.batch(subject, Span(0, len(images)), seed=0)
         assert not found["correct"].any(), "the defense is meant to be broken"
 
     def to_the_end() -> None:
         with prepared(ensemble), prepared(fast):
-            for stage in strong.stages("quick", EPS, len(ensemble)):
-                number = int(stage.source.removeprefix("net") or 0) - 1 if stage.source != "ensemble" else None
-                model = fast if number is None else fast.member(number)
-                craft(model, stage.named, images, labels, 0, 0)
+            for stage in task.stages:
+                model = fast if stage.member is None else fast.member(stage.member)
+                craft(model, stage.named, images, known, 0, 0)
 
     medians = race("suite quick", {"strong": worst_case, "to the end": to_the_end}, rounds=2, warm_up=False)
     share = 100 * medians["strong"] / medians["to the end"]

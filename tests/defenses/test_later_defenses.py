@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from benchmark.training import training_data
 from torch import Tensor
 
+from benchmark.ensembles.training import training_data
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import load_checkpoint, read_provenance
 from defenses.dverge import DVERGE
@@ -36,7 +36,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def digits() -> TrainingData:
-    return training_data("digits", fast("digits"), 0)
+    return training_data("digits", fast("tiny"), 0)
 
 
 def _measures(path: Path, digits: TrainingData) -> dict[str, float]:
@@ -62,7 +62,7 @@ def _distilled_loss(ensemble: Ensemble, images: Tensor, labels: Tensor) -> float
 # --- a few epochs from a trained baseline ---
 
 NETWORK = "mini-resnet(width=8)"
-WARM = replace(fast("digits"), epochs=8)
+WARM = replace(fast("tiny"), epochs=8)
 FEW = replace(WARM, epochs=4)
 
 
@@ -101,7 +101,7 @@ def test_a_few_epochs_move_what_the_defense_optimises_and_keep_the_accuracy(
 @pytest.fixture(scope="module")
 def whole_baseline(digits: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     folder = tmp_path_factory.mktemp("baseline")
-    return _measures(train(parse_defense("baseline"), digits, "mini-resnet", 2, fast("digits"), 0, folder), digits)
+    return _measures(train(parse_defense("baseline"), digits, "mini-resnet", 2, fast("tiny"), 0, folder), digits)
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def whole_baseline(digits: TrainingData, tmp_path_factory: pytest.TempPathFactor
 def test_a_whole_run_moves_what_the_defense_optimises_and_keeps_the_accuracy(
     digits: TrainingData, whole_baseline: dict[str, float], tmp_path: Path, spec: str, falls: list[str]
 ) -> None:
-    found = _measures(train(parse_defense(spec), digits, "mini-resnet", 2, fast("digits"), 0, tmp_path), digits)
+    found = _measures(train(parse_defense(spec), digits, "mini-resnet", 2, fast("tiny"), 0, tmp_path), digits)
     assert found["accuracy"] >= whole_baseline["accuracy"] - 0.03
     for name in falls:
         assert found[name] < 0.9 * whole_baseline[name], name
@@ -124,7 +124,7 @@ def test_a_whole_run_moves_what_the_defense_optimises_and_keeps_the_accuracy(
 
 # --- the run itself ---
 
-SHORT = replace(fast("digits"), epochs=3, batch_size=16, train_images=32)
+SHORT = replace(fast("tiny"), epochs=3, batch_size=16, train_images=32)
 
 
 def _short(out: Path, digits: TrainingData, spec: str, **others: Any) -> Path:

@@ -7,25 +7,26 @@ from typing import Any
 
 import pytest
 
+from benchmark.datasets.catalogue import DATASETS
 from defenses.errors import BadInput
 from defenses.recipes import find_recipe, paper
 
 
 @pytest.mark.parametrize(("dataset", "epochs"), [("cifar10", 180), ("cifar100", 180), ("mnist", 40)])
 def test_the_papers_recipe_is_the_authors_code(dataset: str, epochs: int) -> None:
-    recipe = paper(dataset)
+    recipe = paper(DATASETS.get(dataset).look)
     assert (recipe.epochs, recipe.batch_size, recipe.learning_rate, recipe.adam_eps) == (epochs, 64, 1e-3, 1e-7)
     assert (recipe.weight_decay, recipe.shift, recipe.flip, recipe.select) == (2e-4, 0.1, True, "last")
 
 
 def test_steps_divide_the_learning_rate_by_ten_after_each_milestone() -> None:
-    recipe = paper("cifar10")
+    recipe = paper("colour")
     rates = [recipe.learning_rate_at(epoch, 0.0) for epoch in (0, 79, 80, 119, 120, 160, 179)]
     assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-6, 1e-6])
 
 
 def test_one_cycle_rises_once_to_its_peak_and_falls_to_almost_nothing() -> None:
-    recipe = find_recipe("fast", "digits")
+    recipe = find_recipe("fast", "tiny")
     rates = [recipe.learning_rate_at(0, step / 200) for step in range(201)]
     top = rates.index(max(rates))
     assert max(rates) == pytest.approx(recipe.learning_rate)
@@ -34,23 +35,23 @@ def test_one_cycle_rises_once_to_its_peak_and_falls_to_almost_nothing() -> None:
 
 
 def test_image_sizes_get_equal_shares_of_the_epochs() -> None:
-    recipe = find_recipe("fast", "digits", epochs=6, resolutions=(0.5, 1.0))
+    recipe = find_recipe("fast", "tiny", epochs=6, resolutions=(0.5, 1.0))
     assert [recipe.scale_at(epoch) for epoch in range(6)] == [0.5, 0.5, 0.5, 1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(("epochs", "expected"), [(1, [1.0]), (2, [0.75, 1.0]), (4, [0.625, 0.75, 1.0, 1.0])])
 def test_training_ends_on_whole_images_however_few_epochs_there_are(epochs: int, expected: list[float]) -> None:
-    recipe = find_recipe("fast", "cifar10", epochs=epochs)
+    recipe = find_recipe("fast", "colour", epochs=epochs)
     assert [recipe.scale_at(epoch) for epoch in range(epochs)] == expected
 
 
 def test_settings_can_be_changed_and_none_leaves_them() -> None:
-    recipe = find_recipe("fast", "mnist", epochs=7, batch_size=None)
-    assert recipe.epochs == 7 and recipe.batch_size == find_recipe("fast", "mnist").batch_size
+    recipe = find_recipe("fast", "grey", epochs=7, batch_size=None)
+    assert recipe.epochs == 7 and recipe.batch_size == find_recipe("fast", "grey").batch_size
 
 
 def test_a_recipe_survives_json() -> None:
-    record = find_recipe("fast", "cifar10").as_dict()
+    record = find_recipe("fast", "colour").as_dict()
     assert json.loads(json.dumps(record)) == record
 
 
@@ -73,9 +74,9 @@ def test_a_recipe_survives_json() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        find_recipe("fast", "digits", **changes)
+        find_recipe("fast", "tiny", **changes)
 
 
 def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
     with pytest.raises(BadInput, match="unknown recipe 'papper'; did you mean paper"):
-        find_recipe("papper", "digits")
+        find_recipe("papper", "tiny")

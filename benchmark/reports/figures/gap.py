@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.patheffects import withStroke
 
+from benchmark.attacks.bounds import SYMBOLS
 from benchmark.reports.figures.drawing import Figure, canvas, slug, style
 from defenses import specs
 
@@ -19,11 +20,11 @@ def gap_figures(table: pd.DataFrame) -> list[Figure]:
     """A figure per dataset and eps: what each tier leaves of every defense."""
     if table.empty:
         return []
-    return [_gap(part) for _, part in table.groupby(["dataset", "eps"], sort=False)]
+    return [_gap(part) for _, part in table.groupby(["dataset", "norm", "eps"], sort=False)]
 
 
 def _gap(rows: pd.DataFrame) -> Figure:
-    dataset, eps = str(rows["dataset"].iloc[0]), float(rows["eps"].iloc[0])
+    dataset, norm, eps = str(rows["dataset"].iloc[0]), rows["norm"].iloc[0], float(rows["eps"].iloc[0])
     means = rows.groupby("defense", sort=False)[["published", "paper", "strict", "strong"]].mean(numeric_only=False)
     means = means.astype(float)
     tiers = [tier for tier in SHADES if means[tier].notna().any()]
@@ -65,5 +66,9 @@ def _gap(rows: pd.DataFrame) -> Figure:
     if suites:
         words += f" The suite is the {' or '.join(suites)} one: the strong numbers may still be too high."
     return Figure(
-        slug("gap", dataset, f"eps{eps:g}"), f"What each tier leaves, {dataset}, ε = {strength}", words, figure, rows
+        slug("gap", dataset, "" if norm == "linf" else norm, f"eps{eps:g}"),
+        f"What each tier leaves, {dataset}, {SYMBOLS[norm]}, ε = {strength}",
+        words,
+        figure,
+        rows,
     )

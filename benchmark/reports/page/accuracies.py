@@ -52,9 +52,9 @@ def glance(layout: Layout, dataset: str) -> Table | None:
                 row.append(Field(NOTHING, "unfinished" if _asked_for(layout, dataset, tier, defense) else "not run"))
         rows.append(row)
     return Table(
-        f"{dataset}: images still classified correctly, in percent. L∞: under all attacks of that budget at once, of "
-        "tiers paper and strict those that both have; lowest row: the lowest accuracy under a single attack, and which "
-        "that is",
+        f"{dataset}: images still classified correctly, in percent. With a bound: under all attacks within it at "
+        "once, of tiers paper and strict those that both have; lowest row: the lowest accuracy under a single attack, "
+        "and which that is",
         columns,
         rows,
     )

@@ -1,0 +1,119 @@
+"""The model as attacks see it keeps its meaning, counts its own use, and draws numbers that are the image's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmark.attacks import parse_attack
+from benchmark.attacks.attacked import AttackedModel
+from benchmark.harness.prepared import prepared
+from defenses.ensemble import Ensemble
+
+Digits = tuple[Tensor, Tensor]
+
+
+# --- the output ---
+
+
+def test_the_shift_keeps_everything_an_attack_may_look_at(ensemble: Ensemble, digits: Digits) -> None:
+    images, labels = digits[0][:20], digits[1][:20]
+    with torch.no_grad():
+        plain, shifted = ensemble(images), AttackedModel(ensemble)(images)
+    assert torch.allclose(plain.softmax(-1), shifted.softmax(-1), atol=1e-6)
+    assert torch.equal(plain.argmax(-1), shifted.argmax(-1))
+    assert torch.allclose(functional.cross_entropy(plain, labels), functional.cross_entropy(shifted, labels), atol=1e-5)
+    assert torch.allclose(plain[:, :1] - plain, shifted[:, :1] - shifted, atol=1e-5)
+    assert torch.equal(shifted.amin(-1), torch.zeros(20)), "no entry is negative, so masking with 0 works"
+
+
+def test_the_shift_does_not_change_the_gradient(ensemble: Ensemble, digits: Digits) -> None:
+    images, labels = digits[0][:10], digits[1][:10]
+    gradients = []
+    for model in (ensemble, AttackedModel(ensemble)):
+        point = images.clone().requires_grad_()
+        functional.cross_entropy(model(point), labels).backward()
+        gradients.append(point.grad)
+    assert torch.allclose(gradients[0], gradients[1], atol=1e-7)
+
+
+def test_probabilities_are_those_of_the_averaged_prediction(ensemble: Ensemble, digits: Digits) -> None:
+    images = digits[0][:10]
+    with torch.no_grad():
+        expected = ensemble.member_logits(images).softmax(-1).mean(0)
+        assert torch.allclose(AttackedModel(ensemble, "probabilities")(images), expected, atol=1e-6)
+
+
+# --- counting ---
+
+
+@pytest.mark.parametrize(
+    ("spec", "forwards", "backwards"),
+    [("fgsm(eps=0.1)", 1, 1), ("bim(eps=0.1)", 10, 10), ("pgd(eps=0.1)", 10, 10), ("pgd(eps=0.1,steps=7)", 7, 7),
+     ("mim(eps=0.1)", 10, 10), ("jsma(gamma=0.04,eps=0.01)", 2, 2), ("pgd@foolbox(eps=0.1)", 10, 10)],
+)  # fmt: skip
+def test_forwards_and_backwards_are_counted_per_image(
+    spec: str, forwards: int, backwards: int, ensemble: Ensemble, digits: Digits
+) -> None:
+    named = parse_attack(spec)
+    with prepared(ensemble):
+        attacked = AttackedModel(ensemble)
+        named.backend()(attacked, digits[0][:6].clone(), digits[1][:6], named.attack)
+    assert (attacked.forwards, attacked.backwards) == (6 * forwards, 6 * backwards)
+
+
+def test_a_tensor_that_is_used_twice_counts_twice(ensemble: Ensemble, digits: Digits) -> None:
+    attacked = AttackedModel(ensemble)
+    point = digits[0][:3].clone().requires_grad_()
+    (attacked(point).sum() + attacked(point).sum()).backward()
+    assert (attacked.forwards, attacked.backwards) == (6, 6)
+
+
+def test_images_that_want_a_gradient_may_be_looked_at_without_one(ensemble: Ensemble, digits: Digits) -> None:
+    attacked = AttackedModel(ensemble)
+    with torch.no_grad():
+        attacked(digits[0][:3].clone().requires_grad_())
+    assert (attacked.forwards, attacked.backwards) == (3, 0)
+
+
+# --- dead gradients ---
+
+
+class _Rounded(nn.Module):
+    """Rounds the first image's pixels, which kills their gradient."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(torch.cat([images[:1].round(), images[1:]]))
+
+
+def test_a_gradient_that_vanishes_is_seen_on_the_images_where_it_does(ensemble: Ensemble, digits: Digits) -> None:
+    for model, expected in ((ensemble, [False] * 4), (_Rounded(ensemble), [True, False, False, False])):
+        named = parse_attack("fgsm(eps=0.1)")
+        attacked = AttackedModel(model)
+        named.backend()(attacked, digits[0][:4].clone(), digits[1][:4], named.attack)
+        assert attacked.dead_gradient is not None
+        assert attacked.dead_gradient.tolist() == expected
+
+
+def test_a_gradient_that_is_not_finite_is_dead(ensemble: Ensemble, digits: Digits) -> None:
+    attacked = AttackedModel(ensemble)
+    point = digits[0][:2].clone().requires_grad_()
+    (attacked(point).sum(-1) * torch.tensor([float("nan"), 1.0])).sum().backward()
+    assert attacked.dead_gradient is not None and attacked.dead_gradient.tolist() == [True, False]
+
+
+# --- random numbers ---
+
+
+def test_random_numbers_of_images_are_the_images_own() -> None:
+    model = AttackedModel(nn.Identity(), draws=[("a", 0), ("a", 1), ("a", 2)])
+    whole = model.uniform(torch.arange(3), (2, 2), 0)
+    assert torch.equal(model.uniform(torch.tensor([2]), (2, 2), 0)[0], whole[2])
+    assert not torch.equal(model.uniform(torch.tensor([2]), (2, 2), 1)[0], whole[2])
+    assert float(whole.min()) >= 0 and float(whole.max()) < 1

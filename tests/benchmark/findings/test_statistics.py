@@ -1,0 +1,113 @@
+"""Intervals and tests equal their textbook definitions."""
+
+from __future__ import annotations
+
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from benchmark.findings.statistics import accuracy_interval, holm, mcnemar, paired_difference
+
+COUNTS = st.integers(1, 400).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count)))
+PAIRS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60)
+P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
+
+
+@given(COUNTS, st.sampled_from([0.9, 0.95, 0.99]))
+def test_the_interval_is_clopper_and_pearsons(pair: tuple[int, int], confidence: float) -> None:
+    correct, count = pair
+    expected = stats.binomtest(correct, count).proportion_ci(confidence, method="exact")
+    assert accuracy_interval(correct, count, confidence) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@given(COUNTS)
+def test_the_interval_holds_the_proportion_and_mirrors(pair: tuple[int, int]) -> None:
+    correct, count = pair
+    low, high = accuracy_interval(correct, count)
+    assert 0 <= low <= correct / count <= high <= 1
+    assert accuracy_interval(count - correct, count) == pytest.approx((1 - high, 1 - low), abs=1e-9)
+
+
+def test_no_image_says_nothing() -> None:
+    assert accuracy_interval(0, 0) == (0.0, 1.0)
+
+
+def _pairs(only_first: int, only_second: int, both: int = 5) -> tuple[list[bool], list[bool]]:
+    first = [True] * only_first + [False] * only_second + [True] * both
+    second = [False] * only_first + [True] * only_second + [True] * both
+    return first, second
+
+
+@pytest.mark.parametrize(("b", "c"), [(0, 5), (5, 0), (1, 9), (9, 3), (4, 4), (12, 2), (0, 6)])
+def test_mcnemar_is_the_exact_binomial_test_on_the_images_that_differ(b: int, c: int) -> None:
+    tail = sum(comb(b + c, k) for k in range(min(b, c) + 1)) / 2 ** (b + c)
+    assert mcnemar(*_pairs(b, c)) == pytest.approx(min(1.0, 2 * tail))
+
+
+def test_mcnemar_known_values() -> None:
+    assert mcnemar(*_pairs(0, 6)) == pytest.approx(0.03125)
+    assert mcnemar(*_pairs(0, 5)) == pytest.approx(0.0625)
+    assert mcnemar([True, False], [True, False]) == 1.0
+
+
+@given(PAIRS)
+def test_mcnemar_is_symmetric_a_probability_and_blind_to_agreement(pairs: list[tuple[bool, bool]]) -> None:
+    first, second = (np.array(values) for values in zip(*pairs, strict=True))
+    p = mcnemar(first, second)
+    assert 0 < p <= 1 and p == pytest.approx(mcnemar(second, first))
+    agreed = np.array([True, False, True])
+    assert mcnemar(np.append(first, agreed), np.append(second, agreed)) == pytest.approx(p)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(P_VALUES)
+def test_holm_never_lowers_keeps_the_order_and_is_at_most_bonferroni(values: list[float]) -> None:
+    adjusted = holm(values)
+    assert all(
+        before <= after <= min(1.0, len(values) * before) + 1e-12
+        for before, after in zip(values, adjusted, strict=True)
+    )
+    order = np.argsort(values, kind="stable")
+    assert all(np.diff(np.array(adjusted)[order]) >= -1e-12)
+
+
+# --- the paired interval ---
+
+
+@given(PAIRS)
+def test_the_paired_interval_is_agresti_and_mins(pairs: list[tuple[bool, bool]]) -> None:
+    first, second = (np.array(values) for values in zip(*pairs, strict=True))
+    difference, low, high = paired_difference(first, second)
+    assert difference == pytest.approx(first.mean() - second.mean())
+    n = len(pairs) + 2
+    p12, p21 = (((first & ~second).sum() + 0.5) / n, ((~first & second).sum() + 0.5) / n)
+    half = 1.959964 * np.sqrt((p12 + p21 - (p12 - p21) ** 2) / n)
+    assert (low, high) == pytest.approx((max(p12 - p21 - half, -1), min(p12 - p21 + half, 1)), abs=1e-6)
+    assert -1 <= low < high <= 1
+    other = paired_difference(second, first)
+    assert other == pytest.approx((-difference, -high, -low))
+
+
+@pytest.mark.parametrize(("both", "only_first", "only_second"), [(0.6, 0.1, 0.1), (0.2, 0.3, 0.05), (0.9, 0.03, 0.01)])
+def test_the_paired_interval_covers_the_truth(both: float, only_first: float, only_second: float) -> None:
+    draws = np.random.default_rng(0)
+    shares = [both, only_first, only_second, 1 - both - only_first - only_second]
+    truth, hits = only_first - only_second, 0
+    for counts in draws.multinomial(100, shares, size=800):
+        outcomes = np.repeat([[True, True], [True, False], [False, True], [False, False]], counts, axis=0)
+        _, low, high = paired_difference(outcomes[:, 0], outcomes[:, 1])
+        hits += low <= truth <= high
+    assert hits / 800 >= 0.935
+
+
+def test_no_pair_says_nothing() -> None:
+    assert paired_difference([], []) == (0.0, -1.0, 1.0)

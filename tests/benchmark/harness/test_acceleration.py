@@ -1,0 +1,150 @@
+"""The fast copy is the same ensemble; where it cannot be, the ensemble itself is used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmark.harness.acceleration import accelerated, check_mode
+from defenses.ensemble import Ensemble, build_ensemble
+from defenses.errors import BadInput
+
+
+def _used(network: str, shape: tuple[int, int, int]) -> tuple[Ensemble, Tensor]:
+    """An ensemble whose batch norms have seen data and whose scales and shifts are no longer one and zero."""
+    generator = torch.Generator().manual_seed(3)
+    images = torch.rand(8, *shape, generator=generator)
+    ensemble = build_ensemble(network, 2, shape, 10, images.mean(0), seed=1)
+    with torch.no_grad():
+        for module in ensemble.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = 0.5
+                module.weight.uniform_(0.5, 1.5, generator=generator)
+                module.bias.uniform_(-0.5, 0.5, generator=generator)
+        ensemble.train()
+        ensemble(images)
+    return ensemble.eval(), images
+
+
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [
+        ("resnet20", (3, 16, 16)),
+        ("resnet20", (1, 14, 14)),
+        ("resnet20-dverge", (3, 16, 16)),
+        ("mini-resnet", (1, 8, 8)),
+    ],
+)
+def test_the_fast_copy_gives_the_same_answers_and_gradients(network: str, shape: tuple[int, int, int]) -> None:
+    ensemble, images = _used(network, shape)
+    weights = {name: value.clone() for name, value in ensemble.state_dict().items()}
+    fast = accelerated(ensemble, images)
+    assert fast is not ensemble, "it was made faster"
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in fast.modules())
+    others = torch.rand(8, *shape, generator=torch.Generator().manual_seed(4))
+    outputs, gradients = [], []
+    for model in (ensemble, fast):
+        point = others.clone().requires_grad_()
+        output = model(point)
+        (gradient,) = torch.autograd.grad(output[:, 3].sum(), point)
+        outputs.append(output.detach())
+        gradients.append(gradient.flatten(1))
+    assert torch.allclose(*outputs, atol=1e-4)
+    assert (torch.cosine_similarity(*gradients, dim=1) > 0.9999).all()
+    assert all(torch.equal(value, weights[name]) for name, value in ensemble.state_dict().items())
+
+
+def test_filters_that_weight_decay_has_killed_are_dropped_without_changing_a_gradient() -> None:
+    ensemble, images = _used("resnet20", (3, 16, 16))
+    for member in ensemble.members:
+        last = member.layers[2][2]  # type: ignore[index]
+        with torch.no_grad():
+            for weight in (last.conv1.weight, last.conv2.weight):
+                weight[:32] *= 10 ** torch.linspace(-20, -40, 32)[:, None, None, None]
+    fast = accelerated(ensemble, images)
+    assert fast is not ensemble
+    sizes = torch.cat([weight.detach().abs().flatten() for weight in fast.members.parameters()])  # type: ignore[union-attr]
+    assert not ((sizes > 0) & (sizes < 1e-20)).any() and (sizes == 0).sum() > 2 * 32 * 64 * 9
+    gradients = []
+    for model in (ensemble, fast):
+        point = images.clone().requires_grad_()
+        gradients += torch.autograd.grad(model(point)[:, 3].sum(), point)
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-6)
+
+
+def test_a_model_it_does_not_know_is_used_as_it_is() -> None:
+    for model in (
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+        Ensemble([nn.Sequential(nn.Flatten(), nn.Linear(64, 10))]),
+    ):
+        assert accelerated(model, torch.rand(2, 1, 8, 8)) is model
+
+
+def test_a_copy_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmark.harness import acceleration
+
+    ensemble, images = _used("mini-resnet", (1, 8, 8))
+
+    def spoil(network: nn.Module) -> None:
+        with torch.no_grad():
+            network.fc.bias[0] += 0.01
+
+    monkeypatch.setattr(acceleration, "_fold", spoil)
+    said: list[str] = []
+    assert accelerated(ensemble, images, say=said.append) is ensemble
+    assert said and "log-probabilities that differ by 0.0" in said[0]
+
+
+def test_a_copy_with_other_gradients_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs are the same, so that only the gradients give it away."""
+    from benchmark.harness import acceleration
+
+    ensemble, images = _used("mini-resnet", (1, 8, 8))
+
+    def reverse(network: nn.Module) -> None:
+        inner = network.features
+        network.features = lambda pixels: inner(2 * pixels.detach() - pixels)  # type: ignore[assignment]
+
+    monkeypatch.setattr(acceleration, "_fold", reverse)
+    said: list[str] = []
+    assert accelerated(ensemble, images, say=said.append) is ensemble
+    assert said and "gradients of another sign" in said[0]
+
+
+def test_it_can_be_switched_off_and_what_it_does_not_know_is_refused() -> None:
+    ensemble, images = _used("mini-resnet", (1, 8, 8))
+    assert accelerated(ensemble, images, "none") is ensemble
+    with pytest.raises(BadInput, match="did you mean folded"):
+        check_mode("fold")
+
+
+def test_where_compiling_fails_the_folded_copy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: nn.Module, **settings: object) -> None:
+        self.forward = lambda pixels: 1 / 0  # type: ignore[assignment]
+
+    monkeypatch.setattr(nn.Module, "compile", broken)
+    ensemble, images = _used("mini-resnet", (1, 8, 8))
+    said: list[str] = []
+    fast = accelerated(ensemble, images, "compiled", said.append)
+    assert fast is not ensemble and torch.allclose(fast(images), ensemble(images), atol=1e-4)
+    assert said == [
+        "the compiled copy cannot be compiled (ZeroDivisionError: division by zero); going on with the folded one"
+    ]
+
+
+@pytest.mark.slow
+def test_the_compiled_copy_gives_the_same_answers() -> None:
+    ensemble, images = _used("mini-resnet", (1, 8, 8))
+    said: list[str] = []
+    fast = accelerated(ensemble, images, "compiled", said.append)
+    assert said == [] and fast is not ensemble
+    for count in (8, 3):
+        assert torch.allclose(fast(images[:count]), ensemble(images[:count]), atol=1e-4)
+
+
+def test_an_ensemble_whose_output_is_not_finite_is_used_as_it_is() -> None:
+    ensemble, images = _used("mini-resnet", (1, 8, 8))
+    with torch.no_grad():
+        next(ensemble.parameters()).fill_(float("nan"))
+    assert accelerated(ensemble, images) is ensemble
