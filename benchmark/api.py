@@ -21,8 +21,8 @@ from benchmark.models import check_model, outputs, prepared
 from benchmark.planning import attack_cell, strong_cell
 from benchmark.reports.tables import COLUMNS, summarise
 from benchmark.tiers import check_tier
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 
 def evaluate(

@@ -15,9 +15,9 @@ from benchmark.models import check_outside, prepared
 from benchmark.training import CHANGED, ENSEMBLES, clock, default_folder, train_ensemble, training_data
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import FILE_NAME, Provenance, load_checkpoint, read_provenance
-from defenses.ensemble import Ensemble, has_features
 from defenses.errors import BadInput
-from defenses.networks import canonical_network
+from defenses.members.ensemble import Ensemble, has_features
+from defenses.members.networks import canonical_network
 from defenses.outside import EXAMPLE_RESNET18, is_checkpoint, named_files
 from defenses.recipes import RECIPES, find_recipe
 from defenses.training import estimate_seconds

@@ -19,7 +19,7 @@ from benchmark.attacks.native.losses import margin
 from benchmark.models import AttackedModel, Output, number_from
 from benchmark.tiers import FLAGS, JUDGED, NORMS, as_strict
 from benchmark.verification import norms, verify
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 LOOKED_AT_TWICE = 4
 """Images of a batch that the model judges twice: an output that is drawn at random differs on every one."""

@@ -22,9 +22,9 @@ from benchmark.store import Store
 from benchmark.training import clock
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import Provenance
-from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput
-from defenses.networks import canonical_network
+from defenses.members.ensemble import Ensemble, build_ensemble
+from defenses.members.networks import canonical_network
 from defenses.recipes import find_recipe
 
 

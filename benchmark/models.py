@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from defenses.ensemble import evaluation_mode
 from defenses.errors import BadInput
-from defenses.subnormals import subnormals_as_zero
+from defenses.members.ensemble import evaluation_mode
+from defenses.members.subnormals import subnormals_as_zero
 
 Output = Literal["log-probabilities", "probabilities"]
 

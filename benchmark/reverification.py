@@ -14,8 +14,8 @@ from benchmark.store import Store
 from benchmark.training import ENSEMBLES
 from benchmark.verification import TOLERANCE
 from defenses.checkpoints import FILE_NAME, load_checkpoint, read_provenance
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 from defenses.outside import is_checkpoint
 
 

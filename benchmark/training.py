@@ -19,7 +19,7 @@ from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import read_provenance
 from defenses.distributed import joined, rank
 from defenses.errors import BadInput
-from defenses.networks import canonical_network
+from defenses.members.networks import canonical_network
 from defenses.recipes import Recipe, find_recipe
 from defenses.training import Progress, TrainingData, train
 

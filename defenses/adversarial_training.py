@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from defenses.distributed import drawn
-from defenses.ensemble import Ensemble, batch_norm_mode
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble, batch_norm_mode
 from defenses.objectives import Baseline, Defense, Place, Terms, cross_entropy
 
 

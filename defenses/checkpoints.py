@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput
 from defenses.files import write_bytes
-from defenses.networks import Shape
+from defenses.members.ensemble import Ensemble, build_ensemble
+from defenses.members.networks import Shape
 
 FILE_NAME = "ensemble.safetensors"
 FORMAT = 1

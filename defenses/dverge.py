@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from defenses.distributed import row_before
-from defenses.ensemble import Ensemble, batch_norm_mode
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble, batch_norm_mode
 from defenses.objectives import Baseline, Defense, Place, Terms, at_least, cross_entropy
 
 
@@ -97,6 +97,6 @@ def _depth(member: torch.nn.Module) -> int:
     if not isinstance(depth, int) or not hasattr(member, "before_relu"):
         raise BadInput(
             f"member of type {type(member).__name__} has no before_relu(images) that yields its depth layers; "
-            "dverge needs one, see defenses/networks.py"
+            "dverge needs one, see defenses/members/networks.py"
         )
     return depth

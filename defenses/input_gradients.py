@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from defenses.distributed import drawn
-from defenses.diversity import without_label
-from defenses.ensemble import Ensemble, batch_norm_mode
 from defenses.errors import BadInput
+from defenses.members.diversity import without_label
+from defenses.members.ensemble import Ensemble, batch_norm_mode
 from defenses.objectives import Defense, Place, Terms, at_least, cross_entropy
 
 

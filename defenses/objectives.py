@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from defenses.distributed import summed, world_size
-from defenses.diversity import ensemble_entropy, jensen_shannon, log_ensemble_diversity
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput, RunFailed
+from defenses.members.diversity import ensemble_entropy, jensen_shannon, log_ensemble_diversity
+from defenses.members.ensemble import Ensemble
 
 Terms = dict[str, Tensor]
 """The parts of a loss by name, each one value per image (N,); the loss is the mean of their sum."""

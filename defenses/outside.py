@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from defenses import specs
 from defenses.catalogue import import_file
 from defenses.checkpoints import FILE_NAME, Provenance, digest, is_own, load_own, load_weights
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
-from defenses.networks import Shape, build_network, canonical_network
+from defenses.members.ensemble import Ensemble
+from defenses.members.networks import Shape, build_network, canonical_network
 from defenses.objectives import Defense
 
 EXAMPLE_RESNET18 = "pyautoattack:resnet18"

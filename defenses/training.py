@@ -28,16 +28,16 @@ from defenses.distributed import (
     summed,
     world_size,
 )
-from defenses.diversity import log_ensemble_diversity, log_mean_probability
-from defenses.ensemble import Ensemble, batch_norm_mode, build_ensemble, predict_logits
 from defenses.errors import BadInput, RunFailed
 from defenses.files import writable_folder, write_bytes, write_text
-from defenses.images import LabelledImages
-from defenses.networks import canonical_network
+from defenses.members.diversity import log_ensemble_diversity, log_mean_probability
+from defenses.members.ensemble import Ensemble, batch_norm_mode, build_ensemble, predict_logits
+from defenses.members.images import LabelledImages
+from defenses.members.networks import canonical_network
+from defenses.members.subnormals import subnormals_as_zero
 from defenses.objectives import Defense, Place, Result, checked, cross_entropy, total
 from defenses.precision import require_bfloat16
 from defenses.recipes import OLDER_RECIPES, Recipe
-from defenses.subnormals import subnormals_as_zero
 
 STATE_NAME = "training.pt"
 HISTORY_NAME = "history.csv"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from benchmark.attacks import NamedAttack
 from benchmark.cells import Cell
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from benchmark.cells import Cell
 from benchmark.evaluation import cost_columns, craft
 from benchmark.evaluations import Subject
 from benchmark.tiers import FLAGS
-from defenses.diversity import ensemble_entropy, log_ensemble_diversity, log_mean_probability
+from defenses.members.diversity import ensemble_entropy, log_ensemble_diversity, log_mean_probability
 
 SCORES = {
     "diversity": "log ensemble diversity, predicted label removed",

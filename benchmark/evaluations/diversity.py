@@ -11,8 +11,8 @@ from benchmark.cells import Cell
 from benchmark.evaluation import cost_columns
 from benchmark.evaluations import Subject
 from benchmark.tiers import FLAGS
-from defenses.diversity import log_ensemble_diversity
-from defenses.ensemble import has_features
+from defenses.members.diversity import log_ensemble_diversity
+from defenses.members.ensemble import has_features
 
 MAPPED = 1000
 """Images whose features are mapped to the plane, as in the paper's Fig. 4."""

@@ -19,7 +19,7 @@ from benchmark.evaluation import Crafted, add_successes, craft
 from benchmark.evaluations import Subject
 from benchmark.models import predict
 from benchmark.tiers import FLAGS, NORMS
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 from defenses.specs import value_text
 
 ATTACK = "worst-case"

@@ -10,8 +10,8 @@ from benchmark.attacks import NamedAttack
 from benchmark.cells import Cell
 from benchmark.evaluation import cost_columns, craft, wrong_labels
 from benchmark.evaluations import Subject
-from defenses.diversity import log_mean_probability
-from defenses.ensemble import Ensemble
+from defenses.members.diversity import log_mean_probability
+from defenses.members.ensemble import Ensemble
 
 
 def batch(subject: Subject, cell: Cell, attack: NamedAttack | None, first: int, end: int) -> pd.DataFrame:

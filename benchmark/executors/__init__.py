@@ -20,10 +20,10 @@ from benchmark.attacks import parse_attack
 from benchmark.cells import Cell
 from benchmark.evaluations import Subject, find_evaluation
 from benchmark.models import prepared
-from defenses.diversity import log_mean_probability
-from defenses.ensemble import Ensemble, predict_logits
 from defenses.errors import BadInput
-from defenses.images import LabelledImages
+from defenses.members.diversity import log_mean_probability
+from defenses.members.ensemble import Ensemble, predict_logits
+from defenses.members.images import LabelledImages
 
 if TYPE_CHECKING:
     from benchmark.display import RunDisplay

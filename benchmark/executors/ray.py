@@ -25,8 +25,8 @@ from benchmark.evaluations.strong import read_stage
 from benchmark.executors import Batch, Failure, Material, Outcome, evaluate, subject_of
 from benchmark.models import prepared
 from defenses.checkpoints import versions
-from defenses.ensemble import Ensemble, predict_logits
 from defenses.errors import BadInput, RunFailed
+from defenses.members.ensemble import Ensemble, predict_logits
 
 TASK = 10_000
 """Gradients of one image that make a task: shorter batches of a cell go together, a longer one goes alone."""

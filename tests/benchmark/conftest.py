@@ -17,7 +17,7 @@ from benchmark.cells import Cell
 from benchmark.store import Store
 from benchmark.training import train_ensemble
 from defenses.checkpoints import load_checkpoint
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 
 @pytest.fixture(autouse=True)

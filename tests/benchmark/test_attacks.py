@@ -16,8 +16,8 @@ from benchmark.attacks import ATTACKS, library_version, parse_attack
 from benchmark.evaluation import seeded, wrong_labels
 from benchmark.models import AttackedModel, prepared
 from benchmark.verification import verify
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 Digits = tuple[Tensor, Tensor]
 

@@ -26,7 +26,7 @@ from benchmark.training import ENSEMBLES, clock, default_folder
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import read_provenance
 from defenses.errors import BadInput
-from defenses.networks import canonical_network
+from defenses.members.networks import canonical_network
 from defenses.recipes import find_recipe
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from benchmark.attacks import parse_attack
 from benchmark.evaluation import attack_batch, seeded, wrong_labels
 from benchmark.models import outputs, prepared
 from benchmark.tiers import check_tier
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 Digits = tuple[Tensor, Tensor]
 FORTY = slice(0, 40)

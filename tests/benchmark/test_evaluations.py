@@ -24,9 +24,9 @@ from benchmark.grid import Section, load_preset, narrow
 from benchmark.models import AttackedModel, prepared
 from benchmark.planning import Request, plan_cells
 from defenses.checkpoints import load_checkpoint
-from defenses.diversity import log_ensemble_diversity
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.diversity import log_ensemble_diversity
+from defenses.members.ensemble import Ensemble
 
 MakeCell = Callable[..., Cell]
 COUNT = 40

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from benchmark.attacks import parse_attack
 from benchmark.models import AttackedModel, check_model, predict, prepared
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 Digits = tuple[Tensor, Tensor]
 

@@ -22,7 +22,7 @@ from benchmark.runner import assemble
 from benchmark.runner import run as run_request
 from benchmark.store import Store
 from defenses import load_checkpoint
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

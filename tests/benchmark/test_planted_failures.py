@@ -16,8 +16,8 @@ from benchmark import datasets, evaluate
 from benchmark.attacks import ATTACKS
 from benchmark.attacks.definitions import Attack
 from benchmark.diagnostics import CHECKS
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 Digits = tuple[Tensor, Tensor]
 EPS = 0.1

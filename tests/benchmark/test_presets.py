@@ -16,9 +16,9 @@ from benchmark.grid import Grid, load_preset, narrow, preset_names
 from benchmark.planning import Request, plan_cells
 from defenses.catalogue import PAPER_DEFENSES, parse_defense
 from defenses.checkpoints import Provenance
-from defenses.ensemble import build_ensemble
 from defenses.errors import BadInput
-from defenses.networks import canonical_network
+from defenses.members.ensemble import build_ensemble
+from defenses.members.networks import canonical_network
 from defenses.recipes import find_recipe
 
 CSV = Path(benchmark.published.__file__).with_name("adp_icml2019.csv")

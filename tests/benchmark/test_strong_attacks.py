@@ -18,8 +18,8 @@ from benchmark.attacks.native.mora import GAP, combined, leverage, mixed_loss
 from benchmark.evaluation import craft
 from benchmark.models import AttackedModel, prepared
 from defenses.checkpoints import load_checkpoint
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 EPS = 0.05
 

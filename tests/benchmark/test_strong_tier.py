@@ -24,8 +24,8 @@ from benchmark.reports.strong import gap_figures, gap_table, suite_table
 from benchmark.reports.tables import read_rows
 from benchmark.store import Store
 from defenses.checkpoints import load_checkpoint
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 MakeCell = Callable[..., Cell]
 MakeStore = Callable[[Sequence[tuple[Cell, dict[str, Any]]]], Store]

@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmark import datasets
 from benchmark.ensembles import find
 from benchmark.hardware import commit, describe_machine
-from defenses.ensemble import Ensemble, build_ensemble
+from defenses.members.ensemble import Ensemble, build_ensemble
 
 RESULTS = Path(__file__).parents[2] / "results" / "benchmarks"
 

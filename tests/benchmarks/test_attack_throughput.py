@@ -15,7 +15,7 @@ from benchmark.acceleration import accelerated
 from benchmark.attacks import parse_attack
 from benchmark.evaluation import attack_batch
 from benchmark.models import outputs, predict, prepared
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 
 class Contest:

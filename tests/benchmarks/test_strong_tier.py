@@ -9,7 +9,7 @@ from benchmark.evaluation import craft
 from benchmark.evaluations import Subject, strong
 from benchmark.models import prepared
 from benchmark.planning import strong_cell
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 EPS = 0.1
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from defenses.adversarial_training import AdversarialTraining, sign_ascent
-from defenses.ensemble import Ensemble, build_ensemble
+from defenses.members.ensemble import Ensemble, build_ensemble
 from defenses.objectives import ADP, Baseline
 
 Batch = tuple[Tensor, Tensor]

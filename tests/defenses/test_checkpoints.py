@@ -18,8 +18,8 @@ from defenses.checkpoints import (
     read_provenance,
     save_checkpoint,
 )
-from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble, build_ensemble
 
 NETWORK = "mini-resnet(width=2)"
 SHAPE = (1, 8, 8)

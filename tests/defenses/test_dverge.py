@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from defenses.catalogue import parse_defense
 from defenses.dverge import DVERGE
-from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput
-from defenses.networks import ResidualNetwork
+from defenses.members.ensemble import Ensemble, build_ensemble
+from defenses.members.networks import ResidualNetwork
 from defenses.objectives import Baseline, Place, Terms, total
 
 Batch = tuple[Tensor, Tensor]

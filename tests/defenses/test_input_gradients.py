@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from defenses.adversarial_training import AdversarialTraining
 from defenses.catalogue import parse_defense
-from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput
 from defenses.input_gradients import GAL, TRS, gradient_cosines, loss_gradients, steepest
+from defenses.members.ensemble import Ensemble, build_ensemble
 from defenses.objectives import Place, total
 
 Batch = tuple[Tensor, Tensor]

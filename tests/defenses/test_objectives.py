@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.diversity import log_ensemble_diversity
 from defenses.errors import BadInput, RunFailed
+from defenses.members.diversity import log_ensemble_diversity
 from defenses.objectives import ADP, JSD, Baseline, Defense, LabelSmoothing, Terms, checked, total
 from defenses.theory import confidence_from_alpha
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from benchmark import datasets
 from defenses import load_checkpoint
 from defenses.checkpoints import Provenance, save_checkpoint
-from defenses.ensemble import Ensemble, build_ensemble, predict_logits
 from defenses.errors import BadInput
-from defenses.images import LabelledImages
-from defenses.networks import build_network
+from defenses.members.ensemble import Ensemble, build_ensemble, predict_logits
+from defenses.members.images import LabelledImages
+from defenses.members.networks import build_network
 from defenses.outside import EXAMPLE_RESNET18, is_checkpoint
 
 NETWORK = "mini-resnet(width=2)"

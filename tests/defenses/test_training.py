@@ -22,9 +22,9 @@ from torch import Tensor
 from defenses import precision, training
 from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import load_checkpoint, read_provenance
-from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput, RunFailed
-from defenses.images import LabelledImages
+from defenses.members.ensemble import Ensemble, build_ensemble
+from defenses.members.images import LabelledImages
 from defenses.objectives import Baseline, Defense, Terms, cross_entropy
 from defenses.precision import require_bfloat16
 from defenses.recipes import Recipe

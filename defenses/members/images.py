@@ -1,4 +1,4 @@
-"""Labelled images as they lie in memory: integer pixels, turned into [0, 1] floats batch by batch."""
+"""Labelled images in memory: integer pixels, converted to floats in [0, 1] batch by batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers too small for float32's full precision, which a CPU works out a hundred times slower than others."""
+"""Treat subnormal float32 numbers as zero: a CPU computes with them a hundred times slower than with others."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from defenses.diversity import log_mean_probability
 from defenses.errors import BadInput
-from defenses.images import LabelledImages
-from defenses.networks import Shape, build_network
+from defenses.members.diversity import log_mean_probability
+from defenses.members.images import LabelledImages
+from defenses.members.networks import Shape, build_network
 
 if TYPE_CHECKING:
     from defenses.checkpoints import Provenance

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from defenses.diversity import (
+from defenses.members.diversity import (
     ensemble_entropy,
     jensen_shannon,
     log_ensemble_diversity,

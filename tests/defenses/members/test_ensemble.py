@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from defenses.ensemble import Ensemble, batch_norm_mode, build_ensemble, evaluation_mode, predict_logits
 from defenses.errors import BadInput
-from defenses.images import LabelledImages
+from defenses.members.ensemble import Ensemble, batch_norm_mode, build_ensemble, evaluation_mode, predict_logits
+from defenses.members.images import LabelledImages
 
 
 @pytest.fixture

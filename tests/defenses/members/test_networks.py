@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from defenses.errors import BadInput
-from defenses.networks import ResidualNetwork, SamePadConv2d, build_network, canonical_network
+from defenses.members.networks import ResidualNetwork, SamePadConv2d, build_network, canonical_network
 
 
 def _trainable(network: nn.Module) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from defenses.subnormals import subnormals_as_zero
+from defenses.members.subnormals import subnormals_as_zero
 
 
 def _kept() -> bool:
