@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from defenses.adversarial_training import AdversarialTraining
 from defenses.catalogue import PAPER_DEFENSES, parse_defense, register
 from defenses.errors import BadInput
 from defenses.objectives import ADP, JSD, Baseline, Defense, LabelSmoothing
+from defenses.objectives.adversarial_training import AdversarialTraining
 
 MINE = """
 from dataclasses import dataclass

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from defenses.catalogue import parse_defense
-from defenses.dverge import DVERGE
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, build_ensemble
 from defenses.members.networks import ResidualNetwork
 from defenses.objectives import Baseline, Place, Terms, total
+from defenses.objectives.dverge import DVERGE
 
 Batch = tuple[Tensor, Tensor]
 LAYERS = range(6)

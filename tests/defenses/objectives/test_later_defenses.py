@@ -14,10 +14,10 @@ from torch import Tensor
 from benchmark.training import training_data
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import load_checkpoint, read_provenance
-from defenses.dverge import DVERGE
 from defenses.errors import BadInput
-from defenses.input_gradients import gradient_cosines, loss_gradients
 from defenses.members.ensemble import Ensemble
+from defenses.objectives.dverge import DVERGE
+from defenses.objectives.input_gradients import gradient_cosines, loss_gradients
 from defenses.recipes import fast
 from defenses.training import TrainingData, estimate_seconds, relative_costs, score, train
 

@@ -12,7 +12,8 @@ from torch.nn import functional
 from defenses.distributed import drawn
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, batch_norm_mode
-from defenses.objectives import Baseline, Defense, Place, Terms, cross_entropy
+from defenses.objectives.base import Defense, Place, Terms, cross_entropy
+from defenses.objectives.ece import Baseline
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""DVERGE: members learn to be right on images that were made to look different to another member."""
+"""DVERGE: trains each member on images that exploit the weaknesses of the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch import Tensor
 from defenses.distributed import row_before
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, batch_norm_mode
-from defenses.objectives import Baseline, Defense, Place, Terms, at_least, cross_entropy
+from defenses.objectives.base import Defense, Place, Terms, at_least, cross_entropy, several_members
+from defenses.objectives.ece import Baseline
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,7 @@ class DVERGE(Defense):
         return self.steps / 3 + 2  # a distilling step goes half-way through the network, without weight gradients
 
     def check(self, members: int, classes: int) -> None:
-        if members < 2:
-            raise BadInput(f"dverge trains members on each other, so it needs at least 2 members; members is {members}")
+        several_members("dverge", members, "trains members on each other")
 
     def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> Defense:
         depth = min(_depth(member) for member in ensemble.members)

@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from defenses.adversarial_training import AdversarialTraining
 from defenses.catalogue import parse_defense
 from defenses.errors import BadInput
-from defenses.input_gradients import GAL, TRS, gradient_cosines, loss_gradients, steepest
 from defenses.members.ensemble import Ensemble, build_ensemble
 from defenses.objectives import Place, total
+from defenses.objectives.adversarial_training import AdversarialTraining
+from defenses.objectives.gal import GAL
+from defenses.objectives.input_gradients import gradient_cosines, loss_gradients, steepest
+from defenses.objectives.trs import TRS
 
 Batch = tuple[Tensor, Tensor]
 

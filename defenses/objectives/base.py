@@ -1,4 +1,4 @@
-"""What a defense is, and the defenses that are one objective: ECE, ADP, label smoothing, JS-divergence."""
+"""What every defense has: an objective, the loss its terms add up to, and the training step around it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from defenses.distributed import summed, world_size
 from defenses.errors import BadInput, RunFailed
-from defenses.members.diversity import ensemble_entropy, jensen_shannon, log_ensemble_diversity
 from defenses.members.ensemble import Ensemble
 
 Terms = dict[str, Tensor]
@@ -143,79 +142,6 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return -log_probability.gather(-1, labels.expand(len(logits), -1)[..., None]).squeeze(-1)
 
 
-@dataclass(frozen=True)
-class Baseline(Defense):
-    """Ensemble cross-entropy (ECE): the members' cross-entropies, summed (eq. 2)."""
-
-    separable: ClassVar[bool] = True
-
-    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
-        return {"ece": cross_entropy(logits, labels).sum(0)}
-
-
-@dataclass(frozen=True)
-class ADP(Defense):
-    """Adaptive diversity promoting training: ECE − α·entropy of the mean − β·log ensemble diversity (eq. 6)."""
-
-    alpha: float
-    beta: float
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        at_least("alpha", self.alpha, 0)
-        at_least("beta", self.beta, 0)
-        positive("temperature", self.temperature)
-
-    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
-        logits = logits / self.temperature
-        terms = {"ece": cross_entropy(logits, labels).sum(0)}
-        if self.alpha:
-            terms["entropy"] = -self.alpha * ensemble_entropy(logits)
-        if self.beta:
-            terms["led"] = -self.beta * log_ensemble_diversity(logits, labels)
-        return terms
-
-    def check(self, members: int, classes: int) -> None:
-        if self.beta and members > classes - 1:
-            raise BadInput(
-                f"{members} members cannot have linearly independent predictions over {classes - 1} wrong classes, "
-                f"so ADP's diversity is zero by construction; use at most {classes - 1} members or beta=0"
-            )
-
-
-@dataclass(frozen=True)
-class LabelSmoothing(Defense):
-    """ECE against a smoothed label: ``target`` on the true class, the rest spread evenly; the control for ADP."""
-
-    separable: ClassVar[bool] = True
-
-    target: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.target <= 1:
-            raise BadInput(f"target of label-smoothing is {self.target:g}; it must lie in (0, 1]")
-
-    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
-        log_probability = torch.log_softmax(logits, dim=-1)
-        true = log_probability.gather(-1, labels.expand(len(logits), -1)[..., None]).squeeze(-1)
-        others = log_probability.sum(-1) - true
-        spread = (1 - self.target) / (logits.shape[-1] - 1)
-        return {"ece": -(self.target * true + spread * others).sum(0)}
-
-
-@dataclass(frozen=True)
-class JSD(Defense):
-    """ECE − λ·JS-divergence (appendix B.1): shown by the authors to have no good optimum, kept as a lesson."""
-
-    lambda_: float
-
-    def __post_init__(self) -> None:
-        at_least("lambda", self.lambda_, 0)
-
-    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
-        return {"ece": cross_entropy(logits, labels).sum(0), "jsd": -self.lambda_ * jensen_shannon(logits)}
-
-
 def at_least(name: str, value: float, low: float) -> None:
     """Refuse a parameter below ``low``, or not finite, by its name."""
     if not (math.isfinite(value) and value >= low):
@@ -226,3 +152,9 @@ def positive(name: str, value: float) -> None:
     """Refuse a parameter that is not a finite number above 0, by its name."""
     if not (math.isfinite(value) and value > 0):
         raise BadInput(f"{name} is {value:g}; it must be a number > 0")
+
+
+def several_members(name: str, members: int, reason: str) -> None:
+    """Refuse an ensemble of one member, with what the defense needs the others for."""
+    if members < 2:
+        raise BadInput(f"{name} {reason}, so it needs at least 2 members; members is {members}")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from defenses.adversarial_training import AdversarialTraining, sign_ascent
 from defenses.members.ensemble import Ensemble, build_ensemble
 from defenses.objectives import ADP, Baseline
+from defenses.objectives.adversarial_training import AdversarialTraining, sign_ascent
 
 Batch = tuple[Tensor, Tensor]
 
