@@ -18,8 +18,8 @@ from benchmark.statistics import holm, mcnemar, paired_difference
 from benchmark.store import Store
 from benchmark.training import clock
 from defenses.catalogue import parse_defense
+from defenses.checkpoints import is_checkpoint
 from defenses.files import write_text
-from defenses.outside import is_checkpoint
 
 SIGNIFICANT = 0.05
 RECORD = "comparison.json"

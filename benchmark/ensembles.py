@@ -14,11 +14,18 @@ from benchmark.datasets.catalogue import DATASETS
 from benchmark.models import check_outside, prepared
 from benchmark.training import CHANGED, ENSEMBLES, clock, default_folder, train_ensemble, training_data
 from defenses.catalogue import parse_defense
-from defenses.checkpoints import FILE_NAME, Provenance, load_checkpoint, read_provenance
+from defenses.checkpoints import (
+    EXAMPLE_RESNET18,
+    FILE_NAME,
+    Provenance,
+    is_checkpoint,
+    load_checkpoint,
+    named_files,
+    read_provenance,
+)
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, has_features
 from defenses.members.networks import canonical_network
-from defenses.outside import EXAMPLE_RESNET18, is_checkpoint, named_files
 from defenses.recipes import RECIPES, find_recipe
 from defenses.training import estimate_seconds
 

@@ -19,7 +19,7 @@ from benchmark.published import published_accuracy
 from benchmark.tiers import TIERS
 from defenses import specs
 from defenses.catalogue import parse_defense
-from defenses.outside import is_checkpoint
+from defenses.checkpoints import is_checkpoint
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from benchmark.models import predict, prepared
 from benchmark.store import Store
 from benchmark.training import ENSEMBLES
 from benchmark.verification import TOLERANCE
-from defenses.checkpoints import FILE_NAME, load_checkpoint, read_provenance
+from defenses.checkpoints import FILE_NAME, is_checkpoint, load_checkpoint, read_provenance
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble
-from defenses.outside import is_checkpoint
 
 
 def check_kept(store: Store, cell: Cell) -> tuple[int, list[str]]:

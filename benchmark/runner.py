@@ -23,9 +23,8 @@ from benchmark.planning import Request, left_out, order_cells, plan_cells
 from benchmark.reports import write_report
 from benchmark.store import Store
 from defenses.catalogue import parse_defense
-from defenses.checkpoints import versions
+from defenses.checkpoints import is_checkpoint, versions
 from defenses.errors import BadInput, RunFailed
-from defenses.outside import is_checkpoint
 
 SURROGATE_SEED = 1000
 """Added to the seed of the defenses for the surrogate of black-box attacks."""

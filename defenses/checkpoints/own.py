@@ -1,4 +1,4 @@
-"""Ensembles on disk: safetensors with metadata that loading checks."""
+"""This project's own checkpoints: safetensors with metadata that loading checks."""
 
 from __future__ import annotations
 
@@ -68,33 +68,6 @@ def save_checkpoint(path: Path, ensemble: Ensemble, provenance: Provenance) -> N
     found = {"weights_sha256": digest(tensors), "versions": versions(), "written": date.today().isoformat()}
     record = {**asdict(provenance), **found}
     write_bytes(path, save(tensors, metadata={"adp-benchmark": json.dumps(record)}))
-
-
-def load_checkpoint(spec: str | Path, **expected: Any) -> Ensemble:
-    """An ensemble in evaluation mode, with its origin in ``ensemble.provenance``.
-
-    ``spec`` is a ``.safetensors`` file of this project or the folder that holds one, or a model from outside: a file
-    in DVERGE's format, ``file.pt:network``, several files with commas, a TorchScript or torch.export program,
-    ``file.py:function``, or ``pyautoattack:resnet18`` (docs/checkpoints.md). Keyword arguments name fields of
-    `Provenance` that must have the given value; weights that do not know their images take ``shape`` and ``classes``
-    from them, and a model that does not know its dataset is taken for any.
-    """
-    from defenses.outside import load_outside
-
-    path = Path(spec) / FILE_NAME if Path(spec).is_dir() else Path(spec)
-    if is_own(path):
-        ensemble = load_own(path)
-    else:
-        ensemble = load_outside(str(spec), expected.get("shape"), expected.get("classes"))
-    for name, value in expected.items():
-        found = getattr(ensemble.provenance, name)
-        if found != value and name == "defense_digest":
-            raise BadInput(
-                f"{spec} was trained with another version of the defense's file; to train it again, delete its folder"
-            )
-        if found != value and not (name == "dataset" and not found):
-            raise BadInput(f"{spec} has {name} {found!r}, not {value!r}; give a checkpoint that fits or train one")
-    return ensemble.eval()
 
 
 def is_own(path: Path) -> bool:

@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from benchmark import datasets
 from defenses import load_checkpoint
-from defenses.checkpoints import Provenance, save_checkpoint
+from defenses.checkpoints import EXAMPLE_RESNET18, Provenance, is_checkpoint, save_checkpoint
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, build_ensemble, predict_logits
 from defenses.members.images import LabelledImages
 from defenses.members.networks import build_network
-from defenses.outside import EXAMPLE_RESNET18, is_checkpoint
 
 NETWORK = "mini-resnet(width=2)"
 SHAPE = (1, 8, 8)
