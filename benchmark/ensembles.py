@@ -26,8 +26,8 @@ from defenses.checkpoints import (
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, has_features
 from defenses.members.networks import canonical_network
-from defenses.recipes import RECIPES, find_recipe
-from defenses.training import estimate_seconds
+from defenses.training.loop import estimate_seconds
+from defenses.training.recipes import RECIPES, find_recipe
 
 REFERENCE = Path("results/checkpoints")
 """Ensembles that come with the project, in the same layout as `ENSEMBLES`."""

@@ -25,7 +25,7 @@ from defenses.checkpoints import Provenance
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, build_ensemble
 from defenses.members.networks import canonical_network
-from defenses.recipes import find_recipe
+from defenses.training.recipes import find_recipe
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from benchmark import datasets
 from benchmark.devices import find_device, set_threads
 from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import read_provenance
-from defenses.distributed import joined, rank
 from defenses.errors import BadInput
 from defenses.members.networks import canonical_network
-from defenses.recipes import Recipe, find_recipe
-from defenses.training import Progress, TrainingData, train
+from defenses.training.distributed import joined, rank
+from defenses.training.loop import Progress, TrainingData, train
+from defenses.training.recipes import Recipe, find_recipe
 
 ENSEMBLES = Path("results/ensembles")
 CHANGED = "changed"

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from defenses.distributed import drawn
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, batch_norm_mode
 from defenses.objectives.base import Defense, Place, Terms, cross_entropy
 from defenses.objectives.ece import Baseline
+from defenses.training.distributed import drawn
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from defenses.distributed import summed, world_size
 from defenses.errors import BadInput, RunFailed
 from defenses.members.ensemble import Ensemble
+from defenses.training.distributed import summed, world_size
 
 Terms = dict[str, Tensor]
 """The parts of a loss by name, each one value per image (N,); the loss is the mean of their sum."""

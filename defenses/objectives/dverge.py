@@ -10,11 +10,11 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from defenses.distributed import row_before
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, batch_norm_mode
 from defenses.objectives.base import Defense, Place, Terms, at_least, cross_entropy, several_members
 from defenses.objectives.ece import Baseline
+from defenses.training.distributed import row_before
 
 
 @dataclass(frozen=True)

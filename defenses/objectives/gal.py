@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from defenses.distributed import drawn
 from defenses.members.ensemble import Ensemble
 from defenses.objectives.base import Defense, Terms, at_least, cross_entropy, several_members
 from defenses.objectives.input_gradients import gradient_cosines, loss_gradients
+from defenses.training.distributed import drawn
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from defenses.catalogue import parse_defense
 from defenses.checkpoints import read_provenance
 from defenses.errors import BadInput
 from defenses.members.networks import canonical_network
-from defenses.recipes import find_recipe
+from defenses.training.recipes import find_recipe
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["--network", "mini-resnet(width=2)", "--epochs", "1", "--train-images", "64", "--members", "2"]

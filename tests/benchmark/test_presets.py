@@ -19,7 +19,7 @@ from defenses.checkpoints import Provenance
 from defenses.errors import BadInput
 from defenses.members.ensemble import build_ensemble
 from defenses.members.networks import canonical_network
-from defenses.recipes import find_recipe
+from defenses.training.recipes import find_recipe
 
 CSV = Path(benchmark.published.__file__).with_name("adp_icml2019.csv")
 OURS = {"cifar10-strong"}

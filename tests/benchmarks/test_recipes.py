@@ -10,7 +10,7 @@ import torch
 from benchmark.training import train_ensemble
 from defenses.checkpoints import read_provenance
 from defenses.errors import BadInput
-from defenses.precision import require_bfloat16
+from defenses.training.precision import require_bfloat16
 
 IMAGES, EPOCHS = 4000, 6
 CASE = f"one ResNet-20, {IMAGES} images of CIFAR-10, {EPOCHS} epochs"

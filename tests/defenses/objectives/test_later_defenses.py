@@ -18,8 +18,8 @@ from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble
 from defenses.objectives.dverge import DVERGE
 from defenses.objectives.input_gradients import gradient_cosines, loss_gradients
-from defenses.recipes import fast
-from defenses.training import TrainingData, estimate_seconds, relative_costs, score, train
+from defenses.training.loop import TrainingData, estimate_seconds, relative_costs, score, train
+from defenses.training.recipes import fast
 
 # The authors' weights are for CIFAR-10 and 200 epochs; with λ_a = 40, digits are not learned in a dozen.
 TRS_ON_DIGITS = "trs(lambda_a=2,lambda_b=0.02)"

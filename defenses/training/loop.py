@@ -15,10 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from defenses.augmentation import augment, resize
 from defenses.catalogue import NamedDefense
 from defenses.checkpoints import FILE_NAME, Provenance, load_checkpoint, read_provenance, save_checkpoint
-from defenses.distributed import (
+from defenses.errors import BadInput, RunFailed
+from defenses.files import writable_folder, write_bytes, write_text
+from defenses.members.diversity import log_ensemble_diversity, log_mean_probability
+from defenses.members.ensemble import Ensemble, batch_norm_mode, build_ensemble, predict_logits
+from defenses.members.images import LabelledImages
+from defenses.members.networks import canonical_network
+from defenses.members.subnormals import subnormals_as_zero
+from defenses.objectives import Defense, Place, Result, checked, cross_entropy, total
+from defenses.training.augmentation import augment, resize
+from defenses.training.distributed import (
     average_gradients,
     bytes_from_first,
     from_first,
@@ -28,16 +36,8 @@ from defenses.distributed import (
     summed,
     world_size,
 )
-from defenses.errors import BadInput, RunFailed
-from defenses.files import writable_folder, write_bytes, write_text
-from defenses.members.diversity import log_ensemble_diversity, log_mean_probability
-from defenses.members.ensemble import Ensemble, batch_norm_mode, build_ensemble, predict_logits
-from defenses.members.images import LabelledImages
-from defenses.members.networks import canonical_network
-from defenses.members.subnormals import subnormals_as_zero
-from defenses.objectives import Defense, Place, Result, checked, cross_entropy, total
-from defenses.precision import require_bfloat16
-from defenses.recipes import OLDER_RECIPES, Recipe
+from defenses.training.precision import require_bfloat16
+from defenses.training.recipes import OLDER_RECIPES, Recipe
 
 STATE_NAME = "training.pt"
 HISTORY_NAME = "history.csv"
@@ -121,8 +121,8 @@ def train(
 ) -> Path:
     """Train an ensemble into the folder ``out`` and return its checkpoint; a finished one is returned as it is.
 
-    Processes that were joined (`defenses.distributed`) each take a share of every batch; the first one writes the
-    files and reports.
+    Processes that were joined (`defenses.training.distributed`) each take a share of every batch; the first one writes
+    the files and reports.
     """
     named.defense.check(members, data.classes)
     _check_recipe(named, recipe)

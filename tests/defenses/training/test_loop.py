@@ -19,20 +19,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses import precision, training
 from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import load_checkpoint, read_provenance
 from defenses.errors import BadInput, RunFailed
 from defenses.members.ensemble import Ensemble, build_ensemble
 from defenses.members.images import LabelledImages
 from defenses.objectives import Baseline, Defense, Terms, cross_entropy
-from defenses.precision import require_bfloat16
-from defenses.recipes import Recipe
-from defenses.training import HISTORY_NAME, STATE_NAME, TrainingData, score, sequential_step, train
+from defenses.training import loop, precision
+from defenses.training.loop import HISTORY_NAME, STATE_NAME, TrainingData, score, sequential_step, train
+from defenses.training.precision import require_bfloat16
+from defenses.training.recipes import Recipe
 
 NETWORK = "mini-resnet(width=2)"
 RECIPE = Recipe("test", epochs=3, batch_size=32, learning_rate=1e-2, schedule="one-cycle", shift=0.1, flip=True)
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def _images(count: int, seed: int) -> LabelledImages:
@@ -144,7 +144,7 @@ def test_batch_norm_knows_the_data_after_a_few_steps_already(tmp_path: Path) -> 
 
 def test_how_fast_batch_norm_follows_changes_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_checkpoint(_train(tmp_path / "first", "advt-pgd+adp-2-0.5"))
-    monkeypatch.setattr(training, "REMEMBERED", 1e9)
+    monkeypatch.setattr(loop, "REMEMBERED", 1e9)
     second = load_checkpoint(_train(tmp_path / "second", "advt-pgd+adp-2-0.5"))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first.buffers(), second.buffers(), strict=True))
@@ -286,8 +286,9 @@ import os, signal, sys
 from pathlib import Path
 import torch
 sys.path.insert(0, str(Path({here!r})))
-import test_training as t
-from defenses import files, training
+import test_loop as t
+from defenses import files
+from defenses.training import loop
 torch.set_num_threads(1)
 moment = {moment!r}
 
@@ -312,12 +313,12 @@ def half_written(path, data):
             die()
         temporary.write_bytes(data)
 
-training.write_bytes = half_written
+loop.write_bytes = half_written
 if moment == "before the last history":
-    write = training._Run._write_history
-    training._Run._write_history = lambda run: die() if run.epoch == 4 else write(run)
+    write = loop._Run._write_history
+    loop._Run._write_history = lambda run: die() if run.epoch == 4 else write(run)
 if moment == "before the checkpoint":
-    training.save_checkpoint = lambda *arguments: die()
+    loop.save_checkpoint = lambda *arguments: die()
 t._train(Path({out!r}), t.KILLED_DEFENSE, t.KILLED_RECIPE, on_progress=batch, on_epoch=epoch)
 """
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from defenses.augmentation import augment, resize
-from defenses.recipes import Recipe
+from defenses.training.augmentation import augment, resize
+from defenses.training.recipes import Recipe
 
 STILL = Recipe("test", epochs=1, batch_size=2, learning_rate=1e-3, schedule="steps", shift=0.0)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defenses.errors import BadInput
-from defenses.recipes import find_recipe, paper
+from defenses.training.recipes import find_recipe, paper
 
 
 @pytest.mark.parametrize(("dataset", "epochs"), [("cifar10", 180), ("cifar100", 180), ("mnist", 40)])

@@ -19,15 +19,15 @@ from torch import Tensor, nn
 
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import load_checkpoint, read_provenance
-from defenses.distributed import bytes_from_first, drawn, from_first, rank, row_before, share, share_batch_norm
 from defenses.errors import RunFailed
 from defenses.members.ensemble import batch_norm_mode, build_ensemble
 from defenses.members.images import LabelledImages
 from defenses.objectives import total
-from defenses.recipes import Recipe
-from defenses.training import STATE_NAME, TrainingData, train
+from defenses.training.distributed import bytes_from_first, drawn, from_first, rank, row_before, share, share_batch_norm
+from defenses.training.loop import STATE_NAME, TrainingData, train
+from defenses.training.recipes import Recipe
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 # --- the parts, in three processes with batches that do not divide ---

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from defenses.distributed import drawn
-from defenses.recipes import Recipe
+from defenses.training.distributed import drawn
+from defenses.training.recipes import Recipe
 
 
 def augment(images: Tensor, recipe: Recipe, generator: torch.Generator) -> Tensor:
