@@ -26,8 +26,9 @@ from defenses.checkpoints import (
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, has_features
 from defenses.members.networks import canonical_network
-from defenses.training.loop import estimate_seconds
+from defenses.training.estimates import estimate_seconds
 from defenses.training.recipes import RECIPES, find_recipe
+from defenses.training.request import TrainingRequest
 
 REFERENCE = Path("results/checkpoints")
 """Ensembles that come with the project, in the same layout as `ENSEMBLES`."""
@@ -179,4 +180,5 @@ def training_seconds(spec: str, dataset: str, network: str, members: int, recipe
     """How long training would take here, measured on two steps of it."""
     chosen = find_recipe(recipe, dataset)
     data = training_data(dataset, chosen, seed)
-    return estimate_seconds(parse_defense(spec), data, network, members, chosen, torch.device(device))
+    request = TrainingRequest(parse_defense(spec), network, members, chosen, seed)
+    return estimate_seconds(request, data, torch.device(device))

@@ -19,9 +19,12 @@ from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import read_provenance
 from defenses.errors import BadInput
 from defenses.members.networks import canonical_network
+from defenses.training.data import TrainingData
 from defenses.training.distributed import joined, rank
-from defenses.training.loop import Progress, TrainingData, train
+from defenses.training.loop import train
+from defenses.training.progress import Progress
 from defenses.training.recipes import Recipe, find_recipe
+from defenses.training.request import TrainingRequest
 
 ENSEMBLES = Path("results/ensembles")
 CHANGED = "changed"
@@ -49,11 +52,12 @@ def train_ensemble(
     set_threads(threads, [dataset])
     network = canonical_network(network or default_network(dataset))
     chosen = find_recipe(recipe, dataset, **(changes or {}))
+    request = TrainingRequest(named, network, members, chosen, seed, start_from)
     data = training_data(dataset, chosen, seed)
     out = out or default_folder(named, dataset, network, members, chosen, seed)
     console = Console(stderr=True, highlight=False)
     with joined(where) as where, _Display(named.label, console) as display:
-        path = train(named, data, network, members, chosen, seed, out, where, start_from, display.batch, display.epoch)
+        path = train(request, data, out, where, display.batch, display.epoch)
         if rank() > 0:
             return path
     scores = read_provenance(path).scores

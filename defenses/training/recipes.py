@@ -92,6 +92,11 @@ class Recipe:
         left = self.epochs - 1 - epoch
         return self.resolutions[-1 - left * len(self.resolutions) // self.epochs]
 
+    def batch_count(self, images: int) -> int:
+        """Batches per epoch; a last batch of one image is left out, batch norm needs two."""
+        full, rest = divmod(images, self.batch_size)
+        return max(full + (rest > 1), 1)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for metadata."""
         return {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(self).items()}

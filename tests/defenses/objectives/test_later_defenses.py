@@ -18,8 +18,12 @@ from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble
 from defenses.objectives.dverge import DVERGE
 from defenses.objectives.input_gradients import gradient_cosines, loss_gradients
-from defenses.training.loop import TrainingData, estimate_seconds, relative_costs, score, train
-from defenses.training.recipes import fast
+from defenses.training.data import TrainingData
+from defenses.training.estimates import estimate_seconds, relative_costs
+from defenses.training.loop import train
+from defenses.training.recipes import Recipe, fast
+from defenses.training.request import TrainingRequest
+from defenses.training.scoring import score
 
 # The authors' weights are for CIFAR-10 and 200 epochs; with λ_a = 40, digits are not learned in a dozen.
 TRS_ON_DIGITS = "trs(lambda_a=2,lambda_b=0.02)"
@@ -37,6 +41,10 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def digits() -> TrainingData:
     return training_data("digits", fast("digits"), 0)
+
+
+def _request(spec: str, network: str, recipe: Recipe, start_from: Path | None = None) -> TrainingRequest:
+    return TrainingRequest(parse_defense(spec), network, members=2, recipe=recipe, start_from=start_from)
 
 
 def _measures(path: Path, digits: TrainingData) -> dict[str, float]:
@@ -68,13 +76,13 @@ FEW = replace(WARM, epochs=4)
 
 @pytest.fixture(scope="module")
 def warm(digits: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(parse_defense("baseline"), digits, NETWORK, 2, WARM, 0, tmp_path_factory.mktemp("warm"))
+    return train(_request("baseline", NETWORK, WARM), digits, tmp_path_factory.mktemp("warm"))
 
 
 @pytest.fixture(scope="module")
 def baseline(digits: TrainingData, warm: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     folder = tmp_path_factory.mktemp("baseline")
-    return _measures(train(parse_defense("baseline"), digits, NETWORK, 2, FEW, 0, folder, start_from=warm), digits)
+    return _measures(train(_request("baseline", NETWORK, FEW, start_from=warm), digits, folder), digits)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,7 @@ def baseline(digits: TrainingData, warm: Path, tmp_path_factory: pytest.TempPath
 def test_a_few_epochs_move_what_the_defense_optimises_and_keep_the_accuracy(
     digits: TrainingData, warm: Path, baseline: dict[str, float], tmp_path: Path, spec: str, falls: list[str]
 ) -> None:
-    path = train(parse_defense(spec), digits, NETWORK, 2, FEW, 0, tmp_path, start_from=warm)
+    path = train(_request(spec, NETWORK, FEW, start_from=warm), digits, tmp_path)
     found = _measures(path, digits)
     assert found["accuracy"] >= baseline["accuracy"] - 0.03
     for name in falls:
@@ -101,7 +109,7 @@ def test_a_few_epochs_move_what_the_defense_optimises_and_keep_the_accuracy(
 @pytest.fixture(scope="module")
 def whole_baseline(digits: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     folder = tmp_path_factory.mktemp("baseline")
-    return _measures(train(parse_defense("baseline"), digits, "mini-resnet", 2, fast("digits"), 0, folder), digits)
+    return _measures(train(_request("baseline", "mini-resnet", fast("digits")), digits, folder), digits)
 
 
 @pytest.mark.slow
@@ -116,7 +124,7 @@ def whole_baseline(digits: TrainingData, tmp_path_factory: pytest.TempPathFactor
 def test_a_whole_run_moves_what_the_defense_optimises_and_keeps_the_accuracy(
     digits: TrainingData, whole_baseline: dict[str, float], tmp_path: Path, spec: str, falls: list[str]
 ) -> None:
-    found = _measures(train(parse_defense(spec), digits, "mini-resnet", 2, fast("digits"), 0, tmp_path), digits)
+    found = _measures(train(_request(spec, "mini-resnet", fast("digits")), digits, tmp_path), digits)
     assert found["accuracy"] >= whole_baseline["accuracy"] - 0.03
     for name in falls:
         assert found[name] < 0.9 * whole_baseline[name], name
@@ -128,7 +136,7 @@ SHORT = replace(fast("digits"), epochs=3, batch_size=16, train_images=32)
 
 
 def _short(out: Path, digits: TrainingData, spec: str, **others: Any) -> Path:
-    return train(parse_defense(spec), digits, "mini-resnet(width=2)", 2, SHORT, 0, out, **others)
+    return train(_request(spec, "mini-resnet(width=2)", SHORT), digits, out, **others)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +161,7 @@ def test_the_time_left_knows_that_dverge_costs_more_after_its_warm_up(digits: Tr
     assert relative_costs(named.defense, recipe, ensemble, True) == pytest.approx([16 / 3] * 4)
     assert relative_costs(parse_defense("gal").defense, recipe, ensemble, False) == [1, 1, 1, 1]
     seconds = [
-        estimate_seconds(parse_defense(spec), digits, "mini-resnet(width=2)", 2, recipe, "cpu")
+        estimate_seconds(_request(spec, "mini-resnet(width=2)", recipe), digits, "cpu")
         for spec in ("baseline", "dverge")
     ]
     assert seconds[1] > 1.5 * seconds[0]
@@ -167,5 +175,5 @@ def test_only_simultaneous_training_is_possible(
     digits: TrainingData, tmp_path: Path, spec: str, strategy: Any, message: str
 ) -> None:
     with pytest.raises(BadInput, match=message):
-        train(parse_defense(spec), digits, NETWORK, 2, replace(SHORT, strategy=strategy), 0, tmp_path / "new")
+        train(_request(spec, NETWORK, replace(SHORT, strategy=strategy)), digits, tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -23,9 +23,12 @@ from defenses.errors import RunFailed
 from defenses.members.ensemble import batch_norm_mode, build_ensemble
 from defenses.members.images import LabelledImages
 from defenses.objectives import total
+from defenses.training.data import TrainingData
 from defenses.training.distributed import bytes_from_first, drawn, from_first, rank, row_before, share, share_batch_norm
-from defenses.training.loop import STATE_NAME, TrainingData, train
+from defenses.training.loop import train
 from defenses.training.recipes import Recipe
+from defenses.training.request import TrainingRequest
+from defenses.training.state import STATE_NAME
 
 ROOT = Path(__file__).parents[3]
 
@@ -195,7 +198,8 @@ def _run_all(folder: Path) -> None:
     images = LabelledImages(pixels, torch.randint(10, (97,), generator=generator))
     data = TrainingData("noise", 10, images, images.subset(slice(40)), images.subset(slice(50)), "checksum")
     for number, (defense, recipe) in enumerate(RUNS.items()):
-        train(parse_defense(defense), data, "mini-resnet(width=2)", 2, recipe, 0, folder / str(number))
+        request = TrainingRequest(parse_defense(defense), "mini-resnet(width=2)", 2, recipe)
+        train(request, data, folder / str(number))
 
 
 def _run_all_in_one_of_two(index: int, folder: Path) -> None:

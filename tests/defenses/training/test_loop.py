@@ -25,10 +25,15 @@ from defenses.errors import BadInput, RunFailed
 from defenses.members.ensemble import Ensemble, build_ensemble
 from defenses.members.images import LabelledImages
 from defenses.objectives import Baseline, Defense, Terms, cross_entropy
-from defenses.training import loop, precision
-from defenses.training.loop import HISTORY_NAME, STATE_NAME, TrainingData, score, sequential_step, train
+from defenses.training import optimisation, precision
+from defenses.training.data import TrainingData
+from defenses.training.loop import train
 from defenses.training.precision import require_bfloat16
 from defenses.training.recipes import Recipe
+from defenses.training.request import TrainingRequest
+from defenses.training.scoring import score
+from defenses.training.sequential import sequential_step
+from defenses.training.state import HISTORY_NAME, STATE_NAME
 
 NETWORK = "mini-resnet(width=2)"
 RECIPE = Recipe("test", epochs=3, batch_size=32, learning_rate=1e-2, schedule="one-cycle", shift=0.1, flip=True)
@@ -56,10 +61,11 @@ def _train(
     members: int = 2,
     seed: int = 0,
     network: str = NETWORK,
+    start_from: Path | None = None,
     **others: Any,
 ) -> Path:
     named = parse_defense(defense) if isinstance(defense, str) else defense
-    return train(named, patterns(), network, members, recipe, seed, out, **others)
+    return train(TrainingRequest(named, network, members, recipe, seed, start_from), patterns(), out, **others)
 
 
 def _history(out: Path) -> list[dict[str, str]]:
@@ -144,7 +150,7 @@ def test_batch_norm_knows_the_data_after_a_few_steps_already(tmp_path: Path) -> 
 
 def test_how_fast_batch_norm_follows_changes_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_checkpoint(_train(tmp_path / "first", "advt-pgd+adp-2-0.5"))
-    monkeypatch.setattr(loop, "REMEMBERED", 1e9)
+    monkeypatch.setattr(optimisation, "REMEMBERED", 1e9)
     second = load_checkpoint(_train(tmp_path / "second", "advt-pgd+adp-2-0.5"))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first.buffers(), second.buffers(), strict=True))
@@ -288,7 +294,7 @@ import torch
 sys.path.insert(0, str(Path({here!r})))
 import test_loop as t
 from defenses import files
-from defenses.training import loop
+from defenses.training import loop, state
 torch.set_num_threads(1)
 moment = {moment!r}
 
@@ -313,10 +319,10 @@ def half_written(path, data):
             die()
         temporary.write_bytes(data)
 
-loop.write_bytes = half_written
+state.write_bytes = half_written
 if moment == "before the last history":
-    write = loop._Run._write_history
-    loop._Run._write_history = lambda run: die() if run.epoch == 4 else write(run)
+    write = state.write_history
+    state.write_history = lambda out, history: die() if len(history) == 4 else write(out, history)
 if moment == "before the checkpoint":
     loop.save_checkpoint = lambda *arguments: die()
 t._train(Path({out!r}), t.KILLED_DEFENSE, t.KILLED_RECIPE, on_progress=batch, on_epoch=epoch)
