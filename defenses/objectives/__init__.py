@@ -1,4 +1,8 @@
-"""The objectives that train ensembles: one module for each defense, and what all of them share."""
+"""The objectives that train ensembles: one module for each defense, and what all of them share.
+
+The modules import torch inside their functions, so that a defense can be named, listed and checked without it:
+``adp-bench list defenses`` answers in a fraction of the second that torch takes to load.
+"""
 
 from defenses.objectives.adp import ADP
 from defenses.objectives.adversarial_training import AdversarialTraining

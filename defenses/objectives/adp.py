@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from defenses.errors import BadInput
-from defenses.members.diversity import ensemble_entropy, log_ensemble_diversity
 from defenses.objectives.base import Defense, Terms, at_least, cross_entropy, positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class ADP(Defense):
         positive("temperature", self.temperature)
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        from defenses.members.diversity import ensemble_entropy, log_ensemble_diversity
+
         logits = logits / self.temperature
         terms = {"ece": cross_entropy(logits, labels).sum(0)}
         if self.alpha:

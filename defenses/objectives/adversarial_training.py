@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
-
-import torch
-from torch import Tensor
-from torch.nn import functional
+from typing import TYPE_CHECKING, Literal
 
 from defenses.errors import BadInput
-from defenses.members.ensemble import Ensemble, batch_norm_mode
 from defenses.objectives.base import Defense, Place, Terms, cross_entropy
 from defenses.objectives.ece import Baseline
-from defenses.training.distributed import drawn
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from defenses.members.ensemble import Ensemble
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class AdversarialTraining(Defense):
     def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
         if not self.inner.makes_images:
             return self.inner.forward(ensemble, images, labels)
+        import torch
+
         # images the inner defense moves are no longer adversarial: those get the members' cross-entropy beside it
         (clean, adversarial), (clean_labels, labels) = images.chunk(2), labels.chunk(2)
         logits, terms = self.inner.forward(ensemble, clean, clean_labels)
@@ -73,6 +75,11 @@ class AdversarialTraining(Defense):
     def batch(
         self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
+        import torch
+
+        from defenses.members.ensemble import batch_norm_mode
+        from defenses.training.distributed import drawn
+
         images, labels = self.inner.batch(ensemble, images, labels, generator)
         eps = self.eps_low + (self.eps_high - self.eps_low) * torch.rand((), generator=generator).item()
         start = drawn(torch.rand, images.shape, generator).to(images) if self.attack == "pgd" else None
@@ -91,6 +98,9 @@ def sign_ascent(
     against: Literal["true", "predicted"] = "true",
 ) -> Tensor:
     """FGSM (``start`` is None), or PGD: ``steps`` of eps/steps from a point drawn by ``start`` in [0, 1]."""
+    import torch
+    from torch.nn import functional
+
     if against == "predicted":
         with torch.no_grad():
             labels = ensemble(images).argmax(-1)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from defenses.errors import BadInput, RunFailed
-from defenses.members.ensemble import Ensemble
-from defenses.training.distributed import summed, world_size
 
-Terms = dict[str, Tensor]
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from defenses.members.ensemble import Ensemble
+
+Terms = dict[str, "Tensor"]
 """The parts of a loss by name, each one value per image (N,); the loss is the mean of their sum."""
 
 
@@ -37,6 +38,8 @@ class Result(NamedTuple):
 
 def checked(terms: Terms, defense: Defense, images: int) -> Terms:
     """Loss terms as an objective must give them: named, a value per image, with a gradient."""
+    from torch import Tensor
+
     what = f"the objective of {type(defense).__name__}"
     if not isinstance(terms, dict) or not terms:
         raise BadInput(f"{what} gives a {type(terms).__name__}; it must give a dict of named loss terms")
@@ -58,6 +61,10 @@ def total(terms: Terms) -> Tensor:
     With several processes: this one's part of the loss of the whole batch, of which the mean over the processes is
     the loss.
     """
+    import torch
+
+    from defenses.training.distributed import summed, world_size
+
     shapes = {name: tuple(term.shape) for name, term in terms.items()}
     if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
         told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
@@ -138,7 +145,7 @@ class Defense:
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of every member on every image, (K, N)."""
-    log_probability = torch.log_softmax(logits, dim=-1)
+    log_probability = logits.log_softmax(-1)
     return -log_probability.gather(-1, labels.expand(len(logits), -1)[..., None]).squeeze(-1)
 
 

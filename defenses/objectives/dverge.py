@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import ClassVar, cast
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from defenses.errors import BadInput
-from defenses.members.ensemble import Ensemble, batch_norm_mode
 from defenses.objectives.base import Defense, Place, Terms, at_least, cross_entropy, several_members
 from defenses.objectives.ece import Baseline
-from defenses.training.distributed import row_before
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from defenses.members.ensemble import Ensemble
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class DVERGE(Defense):
         several_members("dverge", members, "trains members on each other")
 
     def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> Defense:
+        import torch
+
         depth = min(_depth(member) for member in ensemble.members)
         layer = int(torch.randint(depth, (), generator=generator))
         if not place.from_checkpoint and place.epoch < round(self.warm_up * place.epochs):
@@ -58,6 +61,8 @@ class DVERGE(Defense):
         return replace(self, layer=layer)
 
     def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
+        import torch
+
         distilled = [self.distil(ensemble, member, images) for member in range(len(ensemble))]
         logits, losses = [], []
         for i, member in enumerate(ensemble.members):
@@ -71,10 +76,15 @@ class DVERGE(Defense):
 
         Batches are drawn at random, so the image before it is any other image of the training set.
         """
+        import torch
+
+        from defenses.members.ensemble import batch_norm_mode
+        from defenses.training.distributed import row_before
+
         network = ensemble.members[member]
 
         def features(batch: Tensor) -> Tensor:
-            layers = cast(Iterator[Tensor], network.before_relu(ensemble.normalise(batch)))  # type: ignore[operator]
+            layers = cast("Iterator[Tensor]", network.before_relu(ensemble.normalise(batch)))  # type: ignore[operator]
             return next(islice(layers, self.layer, None))
 
         with batch_norm_mode(ensemble, "as set"):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from defenses.members.ensemble import Ensemble
 from defenses.objectives.base import Defense, Terms, at_least, cross_entropy, several_members
-from defenses.objectives.input_gradients import gradient_cosines, loss_gradients
-from defenses.training.distributed import drawn
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from defenses.members.ensemble import Ensemble
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,18 @@ class GAL(Defense):
     def batch(
         self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
+        import torch
+
+        from defenses.training.distributed import drawn
+
         noisy = images.clone()
         noise = drawn(torch.randn, images[::2].shape, generator).to(images)
         noisy[::2] = (images[::2] + self.noise * noise).clamp(0, 1)
         return noisy, labels
 
     def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
+        from defenses.objectives.input_gradients import gradient_cosines, loss_gradients
+
         logits, gradients = loss_gradients(ensemble, images, labels)
         coherence = gradient_cosines(gradients).logsumexp(0)
         return logits, {"ce": cross_entropy(logits, labels).mean(0), "coherence": self.weight * coherence}

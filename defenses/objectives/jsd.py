@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from defenses.members.diversity import jensen_shannon
 from defenses.objectives.base import Defense, Terms, at_least, cross_entropy
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -20,4 +21,6 @@ class JSD(Defense):
         at_least("lambda", self.lambda_, 0)
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        from defenses.members.diversity import jensen_shannon
+
         return {"ece": cross_entropy(logits, labels).sum(0), "jsd": -self.lambda_ * jensen_shannon(logits)}

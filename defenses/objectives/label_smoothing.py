@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from defenses.errors import BadInput
 from defenses.objectives.base import Defense, Terms
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class LabelSmoothing(Defense):
             raise BadInput(f"target of label-smoothing is {self.target:g}; it must lie in (0, 1]")
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
-        log_probability = torch.log_softmax(logits, dim=-1)
+        log_probability = logits.log_softmax(-1)
         true = log_probability.gather(-1, labels.expand(len(logits), -1)[..., None]).squeeze(-1)
         others = log_probability.sum(-1) - true
         spread = (1 - self.target) / (logits.shape[-1] - 1)

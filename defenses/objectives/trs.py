@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from defenses.errors import BadInput
-from defenses.members.ensemble import Ensemble, batch_norm_mode
 from defenses.objectives.base import Defense, Place, Terms, at_least, cross_entropy, several_members
-from defenses.objectives.input_gradients import gradient_cosines, loss_gradients, steepest
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from defenses.members.ensemble import Ensemble
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class TRS(Defense):
         return self.delta_first + (self.delta_last - self.delta_first) * self.progress
 
     def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
+        from defenses.members.ensemble import batch_norm_mode
+        from defenses.objectives.input_gradients import gradient_cosines, loss_gradients, steepest
+
         logits, gradients = loss_gradients(ensemble, images, labels)
         moved = slice(1, None, 2)  # so that half of the adversarial images of advt are moved too
         with batch_norm_mode(ensemble, "as set"):
