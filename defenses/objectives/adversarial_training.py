@@ -62,10 +62,10 @@ class AdversarialTraining(Defense):
         return replace(self, inner=self.inner.at(place, ensemble, generator))
 
     def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
-        if not self.inner.makes_images:
-            return self.inner.forward(ensemble, images, labels)
         import torch
 
+        if not self.inner.makes_images:
+            return self.inner.forward(ensemble, images, labels)
         # images the inner defense moves are no longer adversarial: those get the members' cross-entropy beside it
         (clean, adversarial), (clean_labels, labels) = images.chunk(2), labels.chunk(2)
         logits, terms = self.inner.forward(ensemble, clean, clean_labels)

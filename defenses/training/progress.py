@@ -77,9 +77,9 @@ class Reporter:
         self, costs: Sequence[float], batches: int, batch_size: int, on_progress: Callable[[Progress], None]
     ) -> None:
         self.costs, self.batches, self.batch_size, self.on_progress = costs, batches, batch_size, on_progress
-        self.epoch = 0
-        self.began = self.seconds = self.done = 0.0
-        """When this epoch began; the seconds and the cost of the epochs before it, since the run was started."""
+        self.epoch, self.began = 0, 0.0
+        # of the epochs that this process has completed; a resumed run starts at 0 again
+        self.seconds = self.done = 0.0
 
     def begin(self, epoch: int) -> None:
         """An epoch begins, counted from 0."""
@@ -108,5 +108,6 @@ class Reporter:
     def end(self) -> float:
         """The epoch is done: the seconds it took."""
         elapsed = time.perf_counter() - self.began
-        self.seconds, self.done = self.seconds + elapsed, self.done + self.costs[self.epoch]
+        self.seconds += elapsed
+        self.done += self.costs[self.epoch]
         return elapsed
