@@ -11,12 +11,13 @@ from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble
 
 
-def load_checkpoint(spec: str | Path, **expected: Any) -> Ensemble:
+def load_checkpoint(spec: str | Path, *, trust: bool = False, **expected: Any) -> Ensemble:
     """An ensemble in evaluation mode, with its origin in ``ensemble.provenance``.
 
     ``spec`` is a ``.safetensors`` file of this project or the folder that holds one, or a model from outside: a file
     in DVERGE's format, ``file.pt:network``, several files with commas, a TorchScript or torch.export program,
-    ``file.py:function``, or ``pyautoattack:resnet18`` (docs/checkpoints.md). Keyword arguments name fields of
+    ``file.py:function``, or ``pyautoattack:resnet18`` (docs/checkpoints.md). Programs can run code when they are
+    loaded, so they need ``trust=True``. Keyword arguments name fields of
     `Provenance` that must have the given value; weights that do not know their images take ``shape`` and ``classes``
     from them, and a model that does not know its dataset is taken for any.
     """
@@ -24,7 +25,7 @@ def load_checkpoint(spec: str | Path, **expected: Any) -> Ensemble:
     if is_own(path):
         ensemble = load_own(path)
     else:
-        ensemble = load_foreign(str(spec), expected.get("shape"), expected.get("classes"))
+        ensemble = load_foreign(str(spec), expected.get("shape"), expected.get("classes"), trust)
     for name, value in expected.items():
         found = getattr(ensemble.provenance, name)
         if found != value and name == "defense_digest":

@@ -44,7 +44,7 @@ def named_files(spec: str) -> tuple[list[Path], str | None]:
     return [Path(names)] if Path(names).exists() else [Path(name.strip()) for name in names.split(",")], network
 
 
-def load_foreign(spec: str, shape: Shape | None = None, classes: int | None = None) -> Ensemble:
+def load_foreign(spec: str, shape: Shape | None = None, classes: int | None = None, trust: bool = False) -> Ensemble:
     """The ensemble a spec names, with its origin in ``provenance``; what a file does not say is taken as given."""
     if spec == EXAMPLE_RESNET18:
         found = _example_resnet18()
@@ -52,7 +52,7 @@ def load_foreign(spec: str, shape: Shape | None = None, classes: int | None = No
         found = from_function(spec)
     else:
         paths, network = named_files(spec)
-        found = join(spec, [_from_file(path, network, shape, classes) for path in paths])
+        found = join(spec, [_from_file(path, network, shape, classes, trust) for path in paths])
     tensors = {name: value for name, value in found.ensemble.state_dict().items() if isinstance(value, Tensor)}
     weights = digest(tensors)
     found.ensemble.provenance = Provenance(
@@ -72,7 +72,7 @@ def _sha256(*texts: str) -> str:
     return hashlib.sha256(" ".join(texts).encode()).hexdigest()
 
 
-def _from_file(path: Path, network: str | None, shape: Shape | None, classes: int | None) -> Recognised:
+def _from_file(path: Path, network: str | None, shape: Shape | None, classes: int | None, trust: bool) -> Recognised:
     if not path.is_file():
         raise BadInput(f"no checkpoint at {path}; write {_FORMS}")
     content = _content(path)
@@ -86,6 +86,11 @@ def _from_file(path: Path, network: str | None, shape: Shape | None, classes: in
         return from_dverge(path, stored)
     if content == "own":
         return _own(path)
+    if not trust:
+        raise BadInput(
+            f"{path} is a {content} program, which can run code when it is loaded; if you trust its author, add --trust "
+            "(in Python, trust=True), or save a state dict instead"
+        )
     return from_torchscript(path) if content == "TorchScript" else from_exported(path)
 
 

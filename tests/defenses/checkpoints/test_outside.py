@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -193,7 +194,7 @@ def test_a_program_is_recognised_by_content_and_has_outputs_and_gradients_of_the
     tmp_path: Path, kind: str, name: str
 ) -> None:
     PROGRAMS[kind](tmp_path / name, _network())
-    loaded = load_checkpoint(tmp_path / name)
+    loaded = load_checkpoint(tmp_path / name, trust=True)
     assert not loaded.training and len(loaded) == 1
     assert _origin(loaded).recognised.startswith(f"{kind} program, 1 × ")
     assert "taken to normalise pixels in [0, 1] itself" in _origin(loaded).recognised
@@ -213,7 +214,7 @@ def test_a_program_that_is_damaged_is_refused(tmp_path: Path, kind: str) -> None
         for name in whole.namelist():
             if "/data" not in name:
                 part.writestr(name, whole.read(name))
-    assert f"is a {kind} program that does not load" in _refusal(tmp_path / "part.pt2")
+    assert f"is a {kind} program that does not load" in _refusal(tmp_path / "part.pt2", trust=True)
 
 
 class Mischief:
@@ -232,8 +233,36 @@ def test_a_pickle_inside_an_exported_program_is_not_executed(tmp_path: Path, mon
                 evil.writestr(name, Path("evil").read_bytes() if replaced else whole.read(name))
             if "opaque" in target:
                 evil.writestr(f"whole/data/{target}", pickle.dumps(Mischief()))
-        _refusal("evil.pt2")
+        _refusal("evil.pt2", trust=True)
         assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+@pytest.mark.parametrize("name", ["program.pt2", "weights.pth"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_program_is_loaded_only_on_trust_whatever_its_file_is_called(tmp_path: Path, kind: str, name: str) -> None:
+    PROGRAMS[kind](tmp_path / name, _network())
+    words = _refusal(tmp_path / name)
+    assert kind in words and "--trust" in words
+
+
+def test_expressions_in_an_exported_program_are_not_evaluated_without_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _write_exported(tmp_path / "whole.pt2", _network())
+    code = "__import__('pathlib').Path('executed').touch()"
+    replaced = 0
+    with zipfile.ZipFile("whole.pt2") as whole, zipfile.ZipFile("weights.pth", "w") as evil:
+        for name in whole.namelist():
+            content = whole.read(name)
+            if b'"expr_str"' in content:
+                content, found = re.subn(rb'"expr_str": ?"[^"]*"', f'"expr_str": "{code}"'.encode(), content)
+                replaced += found
+            evil.writestr(name, content)
+    assert replaced
+    _refusal("weights.pth")
+    assert not Path("executed").exists()
 
 
 FUNCTIONS = """
