@@ -108,11 +108,22 @@ def load_own(path: Path) -> Ensemble:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     if digest(tensors) != provenance.weights_sha256:
         raise BadInput(f"{path} is damaged: its weights do not match their checksum; copy or train it again")
+    _check_members(tensors, provenance, path)
     mean = torch.zeros(provenance.shape)
     ensemble = build_ensemble(provenance.network, provenance.members, provenance.shape, provenance.classes, mean)
     load_weights(ensemble, tensors, path)
     ensemble.provenance = provenance
     return ensemble
+
+
+def _check_members(tensors: dict[str, Tensor], provenance: Provenance, path: Path) -> None:
+    """Refuse weights that are not finite or not of so many members, before anything is built from what the file says."""
+    members = {name.split(".")[1] for name in tensors if name.startswith("members.")}
+    if len(members) != provenance.members:
+        raise BadInput(f"{path} says it has {provenance.members} members, and has weights of {len(members)}")
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise BadInput(f"{path}: tensor {name!r} holds NaN or infinity; train it again")
 
 
 def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from defenses.checkpoints import Provenance
 from defenses.errors import BadInput
-from defenses.files import write_bytes, write_text
+from defenses.files import sealed, unsealed, write_bytes, write_text
 from defenses.members.ensemble import Ensemble
 from defenses.training.distributed import bytes_from_first, rank
 from defenses.training.recipes import Recipe
@@ -78,7 +78,7 @@ def save_state(
     }
     serialised = io.BytesIO()
     torch.save(stored, serialised)
-    write_bytes(out / STATE_NAME, serialised.getvalue())
+    write_bytes(out / STATE_NAME, sealed(serialised.getvalue()))
     write_history(out, state.history)
 
 
@@ -96,17 +96,23 @@ def resume_state(out: Path, asked: Provenance, ensemble: Ensemble, optimiser: to
         found = bytes_from_first(path.read_bytes() if rank() == 0 and path.is_file() else None)
         if found is None:
             return TrainingState.at_start(len(ensemble))
-        stored = torch.load(io.BytesIO(found), weights_only=True, map_location=ensemble.mean.device)
+        stored = torch.load(io.BytesIO(unsealed(found)), weights_only=True, map_location=ensemble.mean.device)
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise BadInput(f"{path} cannot be read ({reason}); delete it to start training afresh") from error
-    if not isinstance(stored, dict) or "asked" not in stored:
-        raise BadInput(f"{path} is not the state of a training run; delete it to start training afresh")
-    require_same(asked, json.loads(stored["asked"]), path)
-    ensemble.load_state_dict(stored["weights"])
-    optimiser.load_state_dict(stored["optimiser"])
     names = ("epoch", "history", "best", "frozen", "stalled", "lowest")
-    state = TrainingState(**{name: stored[name] for name in names})
+    if not isinstance(stored, dict) or not {"asked", "weights", "optimiser", *names} <= stored.keys():
+        raise BadInput(f"{path} is not the state of a training run; delete it to start training afresh")
+    try:
+        require_same(asked, json.loads(stored["asked"]), path)
+        ensemble.load_state_dict(stored["weights"])
+        optimiser.load_state_dict(stored["optimiser"])
+        state = TrainingState(**{name: stored[name] for name in names})
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, BadInput):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise BadInput(f"{path} is damaged ({reason}); delete it to start training afresh") from error
     if rank() == 0:
         write_history(out, state.history)  # a kill between the two files leaves it an epoch behind
     return state

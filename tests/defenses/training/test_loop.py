@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import csv
+import io
 import json
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -22,6 +24,7 @@ from torch import Tensor
 from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import load_checkpoint, read_provenance
 from defenses.errors import BadInput, RunFailed
+from defenses.files import unsealed
 from defenses.members.ensemble import Ensemble, build_ensemble
 from defenses.members.images import LabelledImages
 from defenses.objectives import Baseline, Defense, Terms, cross_entropy
@@ -274,12 +277,26 @@ def test_a_defense_with_its_own_forward_pass_is_not_trained_in_bfloat16(tmp_path
 
 def test_a_training_begun_before_there_were_precisions_goes_on(tmp_path: Path) -> None:
     _train_until(tmp_path, epoch=1)
-    state = torch.load(tmp_path / STATE_NAME, weights_only=True)
+    state = torch.load(io.BytesIO(unsealed((tmp_path / STATE_NAME).read_bytes())), weights_only=True)
     asked = json.loads(state["asked"])
     del asked["recipe"]["precision"]
     torch.save({**state, "asked": json.dumps(asked)}, tmp_path / STATE_NAME)
     with pytest.raises(BadInput, match="precision 'float32', not 'bfloat16'"):
         _train(tmp_path, recipe=replace(RECIPE, precision="bfloat16"))
+    assert read_provenance(_train(tmp_path)).epoch == RECIPE.epochs
+
+
+def test_a_state_that_was_changed_is_refused(tmp_path: Path) -> None:
+    _train_until(tmp_path, epoch=1)
+    path = tmp_path / STATE_NAME
+    content = path.read_bytes()
+    for place in random.Random(0).sample(range(len(content)), 40):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(BadInput, match=STATE_NAME):
+            _train(tmp_path)
+    path.write_bytes(content)
     assert read_provenance(_train(tmp_path)).epoch == RECIPE.epochs
 
 
