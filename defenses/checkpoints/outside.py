@@ -88,8 +88,8 @@ def _from_file(path: Path, network: str | None, shape: Shape | None, classes: in
         return _own(path)
     if not trust:
         raise BadInput(
-            f"{path} is a {content} program, which can run code when it is loaded; if you trust its author, add --trust "
-            "(in Python, trust=True), or save a state dict instead"
+            f"{path} is a {content} program, which can run code when it is loaded; if you trust its author, add "
+            "--trust (in Python, trust=True), or save a state dict instead"
         )
     return from_torchscript(path) if content == "TorchScript" else from_exported(path)
 

@@ -117,7 +117,7 @@ def load_own(path: Path) -> Ensemble:
 
 
 def _check_members(tensors: dict[str, Tensor], provenance: Provenance, path: Path) -> None:
-    """Refuse weights that are not finite or not of so many members, before anything is built from what the file says."""
+    """Refuse weights that are not finite, or not of so many members, before anything is built."""
     members = {name.split(".")[1] for name in tensors if name.startswith("members.")}
     if len(members) != provenance.members:
         raise BadInput(f"{path} says it has {provenance.members} members, and has weights of {len(members)}")
