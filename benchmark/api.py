@@ -25,8 +25,8 @@ from benchmark.harness.soundness import check_model
 from benchmark.harness.subject import Subject
 from benchmark.harness.tiers import Tier, check_tier
 from benchmark.machine.devices import find_device
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 
 def evaluate(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from defenses.catalogue import parse_defense, register
     from defenses.checkpoints import load_checkpoint
-    from defenses.ensemble import Ensemble
+    from defenses.members.ensemble import Ensemble
     from defenses.objectives import Defense
 
 _HOMES = {
     "Defense": "defenses.objectives",
-    "Ensemble": "defenses.ensemble",
+    "Ensemble": "defenses.members.ensemble",
     "load_checkpoint": "defenses.checkpoints",
     "parse_defense": "defenses.catalogue",
     "register": "defenses.catalogue",

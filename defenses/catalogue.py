@@ -9,26 +9,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from defenses import specs
 from defenses.errors import BadInput
+from defenses.objectives import (
+    ADP,
+    DVERGE,
+    GAL,
+    JSD,
+    TRS,
+    AdversarialTraining,
+    Baseline,
+    Defense,
+    LabelSmoothing,
+)
 from defenses.registry import Registry, did_you_mean
-
-if TYPE_CHECKING:
-    from defenses.objectives import Defense
 
 Class = TypeVar("Class", bound=type)
 
 DEFENSES: Registry[Any] = Registry("defense")
-DEFENSES.register("baseline", "defenses.objectives:Baseline")
-DEFENSES.register("adp", "defenses.objectives:ADP")
-DEFENSES.register("label-smoothing", "defenses.objectives:LabelSmoothing")
-DEFENSES.register("jsd", "defenses.objectives:JSD")
-DEFENSES.register("gal", "defenses.input_gradients:GAL")
-DEFENSES.register("trs", "defenses.input_gradients:TRS")
-DEFENSES.register("dverge", "defenses.dverge:DVERGE")
-DEFENSES.register("advt", "defenses.adversarial_training:AdversarialTraining")
+DEFENSES.register("baseline", Baseline)
+DEFENSES.register("adp", ADP)
+DEFENSES.register("label-smoothing", LabelSmoothing)
+DEFENSES.register("jsd", JSD)
+DEFENSES.register("gal", GAL)
+DEFENSES.register("trs", TRS)
+DEFENSES.register("dverge", DVERGE)
+DEFENSES.register("advt", AdversarialTraining)
 DEFENSES.alias("adp-2-0", "adp(alpha=2,beta=0)")
 DEFENSES.alias("adp-2-0.5", "adp(alpha=2,beta=0.5)")
 DEFENSES.alias("label-smoothing-0.6", "label-smoothing(target=0.6)")
@@ -67,8 +75,6 @@ def register(name: str) -> Callable[[Class], Class]:
 
 def parse_defense(text: str) -> NamedDefense:
     """Read a spec; wrappers such as adversarial training go around the one objective beside them."""
-    from defenses.objectives import Baseline
-
     parts = [_part(piece.strip(), text) for piece in specs.split(text)]
     wrappers = [part for part in parts if hasattr(part.defense, "around")]
     objectives = [part for part in parts if part not in wrappers]
@@ -103,8 +109,6 @@ def _part(piece: str, whole: str) -> NamedDefense:
 
 def _from_file(piece: str) -> NamedDefense:
     """``file.py:Name`` or ``file.py:Name(key=value)``: a Defense class, or an instance, in that file."""
-    from defenses.objectives import Defense
-
     location, _, rest = piece.partition(".py:")
     path = Path(location + ".py")
     call = specs.parse(rest, "defense")
@@ -126,8 +130,6 @@ def _from_file(piece: str) -> NamedDefense:
 
 
 def _is_defense(value: object, module: str) -> bool:
-    from defenses.objectives import Defense
-
     return isinstance(value, Defense) or (
         isinstance(value, type) and issubclass(value, Defense) and value.__module__ == module
     )

@@ -10,3 +10,8 @@ class BadInput(ValueError):
 
 class RunFailed(RuntimeError):
     """A well-formed request failed while it ran (exit code 1): network, disk, numerics."""
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error, or its type where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")

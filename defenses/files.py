@@ -1,7 +1,9 @@
-"""Write a file whole or not at all."""
+"""Write a file whole or not at all, and notice when one that was sealed has changed."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +26,8 @@ def replacing(path: Path) -> Iterator[Path]:
             f"could not write {path}: {error.strerror or error}; free some space or choose --out"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what went wrong before is the news
+            temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -43,6 +46,24 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
     """Let a library write a file, atomically."""
     with replacing(path) as temporary:
         write(temporary)
+
+
+SEAL = b"adp-benchmark sha256 "
+
+
+def sealed(data: bytes) -> bytes:
+    """The data behind a line with its checksum."""
+    return SEAL + hashlib.sha256(data).hexdigest().encode() + b"\n" + data
+
+
+def unsealed(content: bytes) -> bytes:
+    """The data of a sealed file; ValueError where it is not what was sealed. A file without a seal is as it is."""
+    if not content.startswith(SEAL):
+        return content
+    line, _, data = content.removeprefix(SEAL).partition(b"\n")
+    if line.decode("ascii", "replace") != hashlib.sha256(data).hexdigest():
+        raise ValueError("its content does not match its checksum")
+    return data
 
 
 def writable_folder(path: Path) -> Path:

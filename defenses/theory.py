@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from defenses.errors import BadInput
 
@@ -22,6 +21,8 @@ def alpha_from_confidence(members: int, classes: int, confidence: float) -> floa
 
 def confidence_from_alpha(members: int, classes: int, alpha: float) -> float:
     """The optimal mean true-class probability for α (Theorem 2, eq. 7 solved for it)."""
+    from scipy.optimize import brentq  # slow to import, and `adp-bench alpha` does without
+
     _check(members, classes)
     if not alpha > 0 or not math.isfinite(alpha):
         raise BadInput(f"alpha {alpha:g} is out of range; Theorem 2 needs a positive number")

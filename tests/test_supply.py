@@ -20,7 +20,9 @@ def _fixed() -> dict[str, list[tuple[Version, str]]]:
     found: dict[str, list[tuple[Version, str]]] = {}
     with open(Path(__file__).with_name("known_vulnerabilities.csv"), encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            found.setdefault(canonicalize_name(row["package"]), []).append((Version(row["fixed in"]), row["identifier"]))
+            found.setdefault(canonicalize_name(row["package"]), []).append(
+                (Version(row["fixed in"]), row["identifier"])
+            )
     return found
 
 

@@ -43,7 +43,7 @@ def compare(
     from benchmark.machine.devices import find_device, set_threads
     from benchmark.plan.grid import Wish, narrow
     from benchmark.plan.presets import load_preset
-    from benchmark.plan.request import Request
+    from benchmark.plan.run_request import Request
     from benchmark.reports.figures.drawing import slug
     from benchmark.run.comparing import canonical, keep_record, label_in, measure_costs
     from benchmark.run.display import RunDisplay

@@ -34,7 +34,7 @@ def crosscheck(
     from benchmark.findings.results import read_results
     from benchmark.machine.devices import find_device, set_threads
     from benchmark.plan.libraries import NAME, crosscheck_preset, remarks
-    from benchmark.plan.request import Request
+    from benchmark.plan.run_request import Request
     from benchmark.run.display import RunDisplay
     from benchmark.run.runner import run as run_request
 

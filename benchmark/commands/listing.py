@@ -104,7 +104,7 @@ def _checkpoints() -> list[Row]:
 
 
 def _networks() -> list[Row]:
-    from defenses.networks import NETWORKS
+    from defenses.members.networks import NETWORKS
 
     return _registered(NETWORKS)
 

@@ -62,7 +62,7 @@ def run(
     from benchmark.machine.devices import set_threads
     from benchmark.plan.grid import Wish, narrow
     from benchmark.plan.presets import load_preset
-    from benchmark.plan.request import Request
+    from benchmark.plan.run_request import Request
     from benchmark.run.display import RunDisplay
     from benchmark.run.executors import open_executor
     from benchmark.run.runner import run as run_request

@@ -41,8 +41,8 @@ def train(
     start_from: Annotated[Path | None, typer.Option(help="Checkpoint of the same kind to start from.")] = None,
 ) -> None:
     """Train an ensemble with a defense; killed or stopped, the same command goes on where it was."""
+    from benchmark.ensembles.ensemble_request import EnsembleRequest
     from benchmark.ensembles.folders import CHANGED, ENSEMBLES, locate
-    from benchmark.ensembles.request import EnsembleRequest
     from benchmark.ensembles.training import train_ensemble
 
     changes: dict[str, Any] = {

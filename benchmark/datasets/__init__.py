@@ -13,7 +13,7 @@ from defenses.errors import BadInput
 
 if TYPE_CHECKING:
     from benchmark.datasets.formats import Arrays
-    from defenses.images import LabelledImages
+    from defenses.members.images import LabelledImages
 
 __all__ = ["Dataset", "data_folder", "describe", "fetch", "load", "names", "verify", "where"]
 
@@ -78,7 +78,7 @@ def load(name: str, *, progress: bool = True) -> Dataset:
     """Read a dataset, fetching it first if it is not there; a damaged file is BadInput and is left as it is."""
     import torch
 
-    from defenses.images import LabelledImages
+    from defenses.members.images import LabelledImages
 
     entry = catalogue.DATASETS.get(name)
     if installation.missing(entry):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from benchmark.datasets import formats
 from benchmark.datasets.sources import Archive, DebianFiles, Gzips, NpmCifar10Sheets, NpmFiles, Source
-from defenses.recipes import Look
 from defenses.registry import Registry
+from defenses.training.recipes import Look
 
 if TYPE_CHECKING:
     from benchmark.datasets.formats import Arrays

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from benchmark.datasets.catalogue import DATASETS
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.folders import locate
 from benchmark.ensembles.provenance import describe_training
-from benchmark.ensembles.request import EnsembleRequest
 from benchmark.ensembles.training import train_ensemble, training_data
 from benchmark.harness.prepared import prepared
 from benchmark.harness.soundness import check_outside
 from benchmark.machine.clock import clock
 from defenses.catalogue import parse_defense
-from defenses.checkpoints import FILE_NAME, Provenance, load_checkpoint, read_provenance
-from defenses.ensemble import Ensemble, has_features
+from defenses.checkpoints import (
+    EXAMPLE_RESNET18,
+    FILE_NAME,
+    Provenance,
+    is_checkpoint,
+    load_checkpoint,
+    named_files,
+    read_provenance,
+)
 from defenses.errors import BadInput
-from defenses.outside import EXAMPLE_RESNET18, is_checkpoint, named_files
-from defenses.training import estimate_seconds
+from defenses.members.ensemble import Ensemble, has_features
+from defenses.training.estimates import estimate_seconds
+from defenses.training.request import TrainingRequest
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ def find(request: EnsembleRequest) -> Trained | None:
     if path is None:
         return None
     named = parse_defense(request.defense)
-    wanted = {
+    wanted: dict[str, Any] = {
         "defense": named.text,
         "dataset": request.dataset,
         "network": request.canonical_network,
@@ -112,4 +121,4 @@ def training_seconds(request: EnsembleRequest, device: str) -> float:
     recipe = request.chosen_recipe
     data = training_data(request.dataset, recipe, request.seed)
     named, network = parse_defense(request.defense), request.canonical_network
-    return estimate_seconds(named, data, network, request.members, recipe, torch.device(device))
+    return estimate_seconds(TrainingRequest(named, network, request.members, recipe), data, torch.device(device))

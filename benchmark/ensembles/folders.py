@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 
 from benchmark.datasets.catalogue import DATASETS
-from benchmark.ensembles.request import EnsembleRequest
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import FILE_NAME
-from defenses.recipes import Recipe, find_recipe
+from defenses.training.recipes import Recipe, find_recipe
 
 ENSEMBLES = Path("results/ensembles")
 """Ensembles trained here."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmark.datasets.catalogue import DATASETS
 from defenses.checkpoints import Provenance
-from defenses.recipes import RECIPES, find_recipe
+from defenses.training.recipes import RECIPES, find_recipe
 
 SAID = ("epochs", "train_images")
 """Settings that `describe_training` has words of its own for."""

@@ -11,16 +11,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
 from benchmark import datasets
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.folders import default_folder
-from benchmark.ensembles.request import EnsembleRequest
 from benchmark.machine.clock import clock
 from benchmark.machine.devices import find_device, set_threads
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import read_provenance
-from defenses.distributed import joined, rank
 from defenses.errors import BadInput
-from defenses.recipes import Recipe, find_recipe
-from defenses.training import Progress, TrainingData, train
+from defenses.training.data import TrainingData
+from defenses.training.distributed import joined, rank
+from defenses.training.loop import train
+from defenses.training.progress import Progress
+from defenses.training.recipes import Recipe, find_recipe
+from defenses.training.request import TrainingRequest
 
 
 def train_ensemble(
@@ -43,7 +46,8 @@ def train_ensemble(
     out = out or default_folder(named, request, chosen)
     console = Console(stderr=True, highlight=False)
     with joined(where) as where, _Display(named.label, console) as display:
-        path = train(named, data, network, members, chosen, seed, out, where, start_from, display.batch, display.epoch)
+        asked = TrainingRequest(named, network, members, chosen, seed, start_from)
+        path = train(asked, data, out, where, display.batch, display.epoch)
         if rank() > 0:
             return path
     scores = read_provenance(path).scores

@@ -37,7 +37,7 @@ SCORES = {
 
 def scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Every score of every image, from member logits (K, N, L)."""
-    from defenses.diversity import ensemble_entropy, log_ensemble_diversity, log_mean_probability
+    from defenses.members.diversity import ensemble_entropy, log_ensemble_diversity, log_mean_probability
 
     log_probability = log_mean_probability(logits)
     predicted = log_probability.argmax(-1)
@@ -90,7 +90,7 @@ class Detection(Task):
 
         from benchmark.harness.crafting import craft
         from benchmark.harness.prepared import predicted
-        from defenses.diversity import log_mean_probability
+        from defenses.members.diversity import log_mean_probability
 
         labels = subject.labels[span.rows]
         logits = subject.logits[:, span.rows]

@@ -56,8 +56,8 @@ class Diversity(Task):
     def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
         import torch
 
-        from defenses.diversity import log_ensemble_diversity
-        from defenses.ensemble import has_features
+        from defenses.members.diversity import log_ensemble_diversity
+        from defenses.members.ensemble import has_features
 
         labels, clean = subject.labels[span.rows], subject.clean[span.rows]
         logits = subject.logits[:, span.rows]

@@ -77,7 +77,7 @@ class Transfer(Task):
 
         from benchmark.harness.crafting import craft, wrong_labels
         from benchmark.harness.prepared import predicted
-        from defenses.diversity import log_mean_probability
+        from defenses.members.diversity import log_mean_probability
 
         labels = subject.labels[span.rows]
         targets = wrong_labels(labels, subject.classes, span.first, seed)

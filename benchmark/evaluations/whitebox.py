@@ -126,7 +126,7 @@ def _add_pictures(frame: pd.DataFrame, subject: Subject, rows: np.ndarray[Any, A
     import torch
 
     from benchmark.harness.crafting import pixels
-    from defenses.ensemble import Ensemble
+    from defenses.members.ensemble import Ensemble
 
     chosen = [row for row in rows[:SHOWN].tolist() if row < LOOKED_AT]
     images = crafted.images[: len(chosen)]

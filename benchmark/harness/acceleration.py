@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
-from defenses.networks import Block, ResidualNetwork
+from defenses.members.ensemble import Ensemble
+from defenses.members.networks import Block, ResidualNetwork
 from defenses.registry import did_you_mean
 
 MODES = {

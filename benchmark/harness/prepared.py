@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from defenses.ensemble import evaluation_mode
-from defenses.subnormals import subnormals_as_zero
+from defenses.members.ensemble import evaluation_mode
+from defenses.members.subnormals import subnormals_as_zero
 
 NO_CLASS = -1
 """What a model predicts whose output is not a number."""

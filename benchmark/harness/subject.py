@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from benchmark.harness.acceleration import accelerated
 from benchmark.harness.prepared import predicted, prepared
-from defenses.diversity import log_mean_probability
-from defenses.ensemble import Ensemble, predict_logits
-from defenses.images import LabelledImages
+from defenses.members.diversity import log_mean_probability
+from defenses.members.ensemble import Ensemble, predict_logits
+from defenses.members.images import LabelledImages
 
 Classes = NDArray[np.int64]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from defenses.errors import BadInput
-from defenses.subnormals import subnormals_as_zero
+from defenses.members.subnormals import subnormals_as_zero
 
 
 def find_device(name: str) -> torch.device:

@@ -11,8 +11,8 @@ import torch
 from benchmark.cells.store import Store
 from benchmark.datasets import installation
 from benchmark.datasets.catalogue import DATASETS
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.finding import Trained, find, training_seconds
-from benchmark.ensembles.request import EnsembleRequest
 from benchmark.harness.acceleration import accelerated
 from benchmark.harness.prepared import prepared
 from benchmark.machine.clock import clock
@@ -20,11 +20,11 @@ from benchmark.machine.devices import present
 from benchmark.plan.costs import gradients, work
 from benchmark.plan.grid import Grid
 from benchmark.plan.planning import assemble, check, left_out
-from benchmark.plan.request import Request
+from benchmark.plan.run_request import Request
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import Provenance
-from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble, build_ensemble
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from benchmark.attacks import NamedAttack
 from benchmark.attacks.bounds import Bound
-from benchmark.ensembles.request import EnsembleRequest
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.evaluations.blackbox import BlackBoxSection
 from benchmark.evaluations.clean import CleanSection
 from benchmark.evaluations.task import Choice, Section

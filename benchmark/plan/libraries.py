@@ -12,7 +12,7 @@ from benchmark.plan.grid import Grid
 from benchmark.plan.presets import Preset
 from defenses import specs
 from defenses.errors import BadInput
-from defenses.recipes import Look
+from defenses.training.recipes import Look
 
 NAME = "crosscheck"
 

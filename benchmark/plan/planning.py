@@ -11,8 +11,8 @@ from benchmark import datasets
 from benchmark.attacks import NamedAttack
 from benchmark.cells.cell import Cell, Conditions, EnsembleFacts, TestImages
 from benchmark.datasets.catalogue import DATASETS
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.finding import Trained, load_outside
-from benchmark.ensembles.request import EnsembleRequest
 from benchmark.evaluations import TASKS
 from benchmark.evaluations.blackbox import BlackBoxSection
 from benchmark.evaluations.task import Setting
@@ -21,10 +21,10 @@ from benchmark.harness.tiers import TIERS
 from benchmark.plan.grid import Grid
 from benchmark.plan.presets import Preset
 from benchmark.plan.published import published_accuracy
-from benchmark.plan.request import Request, whole
+from benchmark.plan.run_request import Request, whole
 from defenses.catalogue import parse_defense
+from defenses.checkpoints import is_checkpoint
 from defenses.errors import BadInput
-from defenses.outside import is_checkpoint
 
 SURROGATE_SEED = 1000
 """Added to the seed of the defenses for the surrogate of black-box attacks."""

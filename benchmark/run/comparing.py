@@ -11,10 +11,10 @@ from benchmark.ensembles.finding import find_or_train
 from benchmark.findings.results import COMPARED
 from benchmark.harness.prepared import predict
 from benchmark.machine.clock import clock
-from benchmark.plan.request import Request
+from benchmark.plan.run_request import Request
 from defenses.catalogue import parse_defense
+from defenses.checkpoints import is_checkpoint
 from defenses.files import write_text
-from defenses.outside import is_checkpoint
 
 
 def canonical(spec: str) -> str:

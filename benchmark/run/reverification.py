@@ -13,10 +13,9 @@ from benchmark.ensembles.finding import load_outside
 from benchmark.ensembles.folders import ENSEMBLES, references
 from benchmark.harness.prepared import predict, prepared
 from benchmark.harness.verification import outside
-from defenses.checkpoints import FILE_NAME, load_checkpoint, read_provenance
-from defenses.ensemble import Ensemble
+from defenses.checkpoints import FILE_NAME, is_checkpoint, load_checkpoint, read_provenance
 from defenses.errors import BadInput
-from defenses.outside import is_checkpoint
+from defenses.members.ensemble import Ensemble
 
 
 def check_kept(store: Store, cell: Cell) -> tuple[int, list[str]]:

@@ -8,8 +8,8 @@ from contextlib import closing
 
 from benchmark.cells.cell import Cell
 from benchmark.cells.store import Store
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.finding import Trained, find_or_train
-from benchmark.ensembles.request import EnsembleRequest
 from benchmark.evaluations.blackbox import BlackBox
 from benchmark.evaluations.whitebox import LOOKED_AT
 from benchmark.harness.subject import Material
@@ -17,7 +17,7 @@ from benchmark.machine.devices import present
 from benchmark.machine.hardware import commit, describe_machine
 from benchmark.plan.planning import Work, assemble, check, left_out, order_cells
 from benchmark.plan.presets import load_preset, preset_names
-from benchmark.plan.request import Request
+from benchmark.plan.run_request import Request
 from benchmark.reports import write_report
 from benchmark.run.display import RunDisplay
 from benchmark.run.executors import Executor

@@ -14,13 +14,13 @@ from torch import Tensor
 from benchmark import datasets
 from benchmark.cells.cell import Cell, Conditions, EnsembleFacts, TestImages
 from benchmark.cells.store import Store
-from benchmark.ensembles.request import EnsembleRequest
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.training import train_ensemble
 from benchmark.evaluations.task import Task
 from benchmark.findings.results import Results
 from benchmark.harness.records import Span
 from defenses.checkpoints import load_checkpoint
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from benchmark import evaluate
 from benchmark.findings.rows import COLUMNS
 from defenses.checkpoints import load_checkpoint
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 Digits = tuple[Tensor, Tensor]
 IN_THE_DESIGN = [

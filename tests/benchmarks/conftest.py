@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from benchmark import datasets
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.finding import find
-from benchmark.ensembles.request import EnsembleRequest
 from benchmark.machine.hardware import commit, describe_machine
-from defenses.ensemble import Ensemble, build_ensemble
+from defenses.members.ensemble import Ensemble, build_ensemble
 
 RESULTS = Path(__file__).parents[2] / "results" / "benchmarks"
 

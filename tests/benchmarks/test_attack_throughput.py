@@ -19,7 +19,7 @@ from benchmark.harness.acceleration import accelerated
 from benchmark.harness.prepared import outputs, predict, prepared
 from benchmark.harness.records import Span
 from benchmark.harness.subject import Subject
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 
 class Contest:

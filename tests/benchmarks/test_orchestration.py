@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from benchmark.cells.store import Store
-from benchmark.ensembles.request import EnsembleRequest
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.training import train_ensemble
 from benchmark.plan.grid import Wish, narrow
 from benchmark.plan.presets import load_preset
-from benchmark.plan.request import Request
+from benchmark.plan.run_request import Request
 from benchmark.reports import write_report
 from benchmark.run.display import RunDisplay
 from benchmark.run.runner import run

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from benchmark.ensembles.request import EnsembleRequest
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.training import train_ensemble
 from defenses.checkpoints import read_provenance
 from defenses.errors import BadInput
-from defenses.precision import require_bfloat16
+from defenses.training.precision import require_bfloat16
 
 IMAGES, EPOCHS = 4000, 6
 CASE = f"one ResNet-20, {IMAGES} images of CIFAR-10, {EPOCHS} epochs"

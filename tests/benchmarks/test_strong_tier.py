@@ -13,7 +13,7 @@ from benchmark.harness.crafting import craft
 from benchmark.harness.prepared import prepared
 from benchmark.harness.records import Span
 from benchmark.harness.subject import Subject
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 BOUND = Bound("linf", 0.1)
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from defenses.catalogue import parse_defense
-from defenses.ensemble import build_ensemble
+from defenses.members.ensemble import build_ensemble
+from defenses.members.subnormals import subnormals_as_zero
 from defenses.objectives import total
-from defenses.subnormals import subnormals_as_zero
 
 PAPER = {5: 11.0, 20: 7.5}
 """Percent that ADP added to the authors' training time, by members."""

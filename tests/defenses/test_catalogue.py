@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from defenses.adversarial_training import AdversarialTraining
 from defenses.catalogue import PAPER_DEFENSES, parse_defense, register
 from defenses.errors import BadInput
 from defenses.objectives import ADP, JSD, Baseline, Defense, LabelSmoothing
+from defenses.objectives.adversarial_training import AdversarialTraining
 
 MINE = """
 from dataclasses import dataclass
@@ -153,3 +155,15 @@ def test_a_taken_name_cannot_be_registered_again() -> None:
         register("adp")(Baseline)
     with pytest.raises(BadInput, match="already taken"):
         register("adp-2-0.5")(Baseline)
+
+
+def test_defenses_are_listed_and_read_without_loading_torch() -> None:
+    program = (
+        "import sys; from defenses.catalogue import DEFENSES, PAPER_DEFENSES, parse_defense;"
+        "from defenses.specs import parameters;"
+        "[parameters(DEFENSES.get(name)) for name in DEFENSES.targets()];"
+        "[parse_defense(spec).defense.check(3, 10) for spec in (*PAPER_DEFENSES, 'gal', 'trs', 'dverge')];"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"], "torch belongs inside the methods of an objective"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -68,3 +71,12 @@ def test_a_partition_may_be_chosen() -> None:
 def test_impossible_questions_are_refused(call: object, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         call()
+
+
+def test_alpha_is_computed_without_loading_torch_or_scipy() -> None:
+    program = (
+        "import sys; from defenses.theory import alpha_from_confidence; alpha_from_confidence(5, 1000, 0.9);"
+        "print(*(name for name in ('torch', 'scipy') if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -9,8 +9,8 @@ from torch.nn import functional
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.definitions import Evasive
 from benchmark.attacks.native.ascent import project
-from defenses.diversity import log_ensemble_diversity, log_mean_probability
 from defenses.errors import BadInput
+from defenses.members.diversity import log_ensemble_diversity, log_mean_probability
 
 
 def evasive(model: nn.Module, images: Tensor, labels: Tensor, attack: Evasive) -> Tensor:

@@ -16,7 +16,7 @@ from torch.nn import functional
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.definitions import MORA
 from benchmark.attacks.native.ascent import project, random_start
-from defenses.diversity import log_mean_probability
+from defenses.members.diversity import log_mean_probability
 
 GAP = 10.0
 """A member whose two best logits are further apart than this is scaled down to it."""

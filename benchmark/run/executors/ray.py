@@ -25,8 +25,8 @@ from benchmark.plan.costs import work
 from benchmark.run.display import RunDisplay
 from benchmark.run.executors import Batch, Failure, Outcome, evaluate
 from defenses.checkpoints import versions
-from defenses.ensemble import Ensemble, predict_logits
 from defenses.errors import BadInput, RunFailed
+from defenses.members.ensemble import Ensemble, predict_logits
 
 TASK = 10_000
 """Gradients of one image that make a task: shorter batches of a cell go together, a longer one goes alone."""

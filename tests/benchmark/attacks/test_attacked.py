@@ -10,7 +10,7 @@ from torch.nn import functional
 from benchmark.attacks import parse_attack
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.harness.prepared import prepared
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 Digits = tuple[Tensor, Tensor]
 

@@ -17,8 +17,8 @@ from benchmark.attacks.attacked import AttackedModel
 from benchmark.harness.crafting import seeded, wrong_labels
 from benchmark.harness.prepared import prepared
 from benchmark.harness.verification import verify
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 Digits = tuple[Tensor, Tensor]
 

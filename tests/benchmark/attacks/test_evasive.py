@@ -13,9 +13,9 @@ from benchmark.attacks import NamedAttack, parse_attack
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.harness.crafting import craft, seeded
 from benchmark.harness.prepared import prepared
-from defenses.diversity import log_ensemble_diversity
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.diversity import log_ensemble_diversity
+from defenses.members.ensemble import Ensemble
 
 Digits = tuple[Tensor, Tensor]
 

@@ -19,8 +19,8 @@ from benchmark.attacks.native.mora import GAP, combined, leverage, mixed_loss
 from benchmark.harness.crafting import craft
 from benchmark.harness.prepared import prepared
 from defenses.checkpoints import load_checkpoint
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 EPS = 0.05
 

@@ -11,16 +11,16 @@ import pytest
 
 from benchmark.cli import run
 from benchmark.ensembles import folders
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.finding import Trained, find, find_or_train
 from benchmark.ensembles.folders import CHANGED, ENSEMBLES, REFERENCE, default_folder, locate
 from benchmark.ensembles.provenance import changed_settings, describe_training
-from benchmark.ensembles.request import EnsembleRequest
 from benchmark.ensembles.training import train_ensemble
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import FILE_NAME, Provenance, read_provenance
 from defenses.errors import BadInput
-from defenses.networks import canonical_network
-from defenses.recipes import find_recipe
+from defenses.members.networks import canonical_network
+from defenses.training.recipes import find_recipe
 
 pytestmark = pytest.mark.usefixtures("here")
 

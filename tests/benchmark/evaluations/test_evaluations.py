@@ -31,10 +31,10 @@ from benchmark.harness.subject import Subject
 from benchmark.plan.grid import Wish, narrow
 from benchmark.plan.planning import plan_cells
 from benchmark.plan.presets import load_preset
-from benchmark.plan.request import Request
+from benchmark.plan.run_request import Request
 from defenses.checkpoints import load_checkpoint
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 COUNT = 40
 ALL = Span(0, COUNT)

@@ -20,7 +20,7 @@ from benchmark.harness.prepared import outputs, prepared
 from benchmark.harness.records import Span
 from benchmark.harness.subject import Subject
 from benchmark.harness.tiers import Tier
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 Digits = tuple[Tensor, Tensor]
 FORTY = slice(0, 40)

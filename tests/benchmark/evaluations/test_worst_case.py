@@ -31,8 +31,8 @@ from benchmark.plan.presets import load_preset
 from benchmark.reports import write_report
 from benchmark.reports.figures.gap import gap_figures
 from defenses.checkpoints import load_checkpoint
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 MakeCell = Callable[..., Cell]
 MakeRecords = Callable[[Cell, dict[str, Any]], pd.DataFrame]

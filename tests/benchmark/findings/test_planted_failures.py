@@ -17,8 +17,8 @@ from benchmark.attacks import ATTACKS
 from benchmark.attacks.bounds import Bound
 from benchmark.attacks.definitions import Attack
 from benchmark.findings.checks import CHECKS
-from defenses.ensemble import Ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble
 
 Digits = tuple[Tensor, Tensor]
 EPS = 0.1

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.harness.acceleration import accelerated, check_mode
-from defenses.ensemble import Ensemble, build_ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import Ensemble, build_ensemble
 
 
 def _used(network: str, shape: tuple[int, int, int]) -> tuple[Ensemble, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.harness.prepared import predict, prepared
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 Digits = tuple[Tensor, Tensor]
 

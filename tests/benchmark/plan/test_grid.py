@@ -12,8 +12,8 @@ import torch
 from benchmark.attacks import parse_attack
 from benchmark.attacks.bounds import Bound
 from benchmark.cells.cell import Cell
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.finding import Trained
-from benchmark.ensembles.request import EnsembleRequest
 from benchmark.evaluations import EVALUATIONS, TASKS
 from benchmark.evaluations.blackbox import BlackBox, BlackBoxSection
 from benchmark.evaluations.clean import Clean, CleanSection
@@ -26,10 +26,10 @@ from benchmark.evaluations.worst_case import WorstCase, WorstCaseSection
 from benchmark.plan.grid import Grid, Wish, narrow
 from benchmark.plan.planning import order_cells, plan_cells
 from benchmark.plan.presets import load_preset, preset_names
-from benchmark.plan.request import Request
+from benchmark.plan.run_request import Request
 from defenses.checkpoints import Provenance
-from defenses.ensemble import build_ensemble
 from defenses.errors import BadInput
+from defenses.members.ensemble import build_ensemble
 
 MakeCell = Callable[..., Cell]
 

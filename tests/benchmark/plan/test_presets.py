@@ -21,13 +21,13 @@ from benchmark.evaluations.whitebox import Row, WhiteBoxSection
 from benchmark.plan.grid import Grid
 from benchmark.plan.planning import plan_cells
 from benchmark.plan.presets import load_preset, preset_names
-from benchmark.plan.request import Request
+from benchmark.plan.run_request import Request
 from defenses.catalogue import PAPER_DEFENSES, parse_defense
 from defenses.checkpoints import Provenance
-from defenses.ensemble import build_ensemble
 from defenses.errors import BadInput
-from defenses.networks import canonical_network
-from defenses.recipes import find_recipe
+from defenses.members.ensemble import build_ensemble
+from defenses.members.networks import canonical_network
+from defenses.training.recipes import find_recipe
 
 CSV = Path(benchmark.plan.published.__file__).with_name("adp_icml2019.csv")
 OURS = {"cifar10-strong"}

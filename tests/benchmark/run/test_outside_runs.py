@@ -25,11 +25,11 @@ from benchmark.evaluations.whitebox import Row, WhiteBoxSection
 from benchmark.plan.grid import Wish, narrow
 from benchmark.plan.planning import assemble, plan_cells
 from benchmark.plan.presets import Preset, load_preset
-from benchmark.plan.request import Request
+from benchmark.plan.run_request import Request
 from benchmark.run.display import RunDisplay
 from benchmark.run.runner import run as run_request
 from defenses import load_checkpoint
-from defenses.ensemble import Ensemble
+from defenses.members.ensemble import Ensemble
 
 pytestmark = [pytest.mark.usefixtures("here"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

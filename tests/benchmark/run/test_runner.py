@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from benchmark.attacks import parse_attack, torchattacks_backend
 from benchmark.cells.store import Store
 from benchmark.cli import run
-from benchmark.ensembles.request import EnsembleRequest
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.training import train_ensemble
 from benchmark.evaluations.blackbox import BlackBoxSection
 from benchmark.evaluations.task import Amount
 from benchmark.evaluations.whitebox import LOOKED_AT, SHOWN, WhiteBox
 from benchmark.plan.presets import load_preset
-from benchmark.plan.request import Request
+from benchmark.plan.run_request import Request
 from benchmark.run.display import RunDisplay
 from benchmark.run.runner import run as run_request
 

@@ -1,0 +1,47 @@
+"""The objectives that train ensembles: one module for each defense, and what all of them share.
+
+The modules import torch inside their functions, so that a defense can be named, listed and checked without it:
+``adp-bench list defenses`` answers in a fraction of the second that torch takes to load.
+"""
+
+from defenses.objectives.adp import ADP
+from defenses.objectives.adversarial_training import AdversarialTraining
+from defenses.objectives.base import (
+    Defense,
+    Place,
+    Result,
+    Terms,
+    at_least,
+    checked,
+    cross_entropy,
+    positive,
+    several_members,
+    total,
+)
+from defenses.objectives.dverge import DVERGE
+from defenses.objectives.ece import Baseline
+from defenses.objectives.gal import GAL
+from defenses.objectives.jsd import JSD
+from defenses.objectives.label_smoothing import LabelSmoothing
+from defenses.objectives.trs import TRS
+
+__all__ = [
+    "ADP",
+    "DVERGE",
+    "GAL",
+    "JSD",
+    "TRS",
+    "AdversarialTraining",
+    "Baseline",
+    "Defense",
+    "LabelSmoothing",
+    "Place",
+    "Result",
+    "Terms",
+    "at_least",
+    "checked",
+    "cross_entropy",
+    "positive",
+    "several_members",
+    "total",
+]

@@ -1,0 +1,118 @@
+"""Adversarial training (AdvT): every batch gets an adversarial twin, whatever the objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from defenses.errors import BadInput
+from defenses.objectives.base import Defense, Place, Terms, cross_entropy
+from defenses.objectives.ece import Baseline
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from defenses.members.ensemble import Ensemble
+
+
+@dataclass(frozen=True)
+class AdversarialTraining(Defense):
+    """Half the batch is attacked with ε drawn from U(eps_low, eps_high); the inner objective is on both halves.
+
+    The attack moves pixels in [0, 1] against the averaged ensemble. ``batch_norm`` names what batch norm
+    does meanwhile: ``batch`` statistics as in the training pass, or the ``running`` ones of evaluation.
+    """
+
+    attack: Literal["fgsm", "pgd"]
+    eps_low: float = 0.01
+    eps_high: float = 0.05
+    steps: int = 10
+    batch_norm: Literal["batch", "running"] = "batch"
+    labels: Literal["true", "predicted"] = "true"
+    inner: Defense = field(default=Baseline(), metadata={"spec": False})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps_low <= self.eps_high <= 1:
+            raise BadInput(f"eps of advt is drawn from [{self.eps_low:g}, {self.eps_high:g}]; need 0 ≤ low ≤ high ≤ 1")
+        if self.steps < 1:
+            raise BadInput(f"steps of advt is {self.steps}; it must be at least 1")
+
+    @property
+    def separable(self) -> bool:  # type: ignore[override]
+        return self.inner.separable
+
+    @property
+    def cost(self) -> float:  # type: ignore[override]
+        return self.inner.cost + (self.steps if self.attack == "pgd" else 1)
+
+    def around(self, inner: Defense) -> AdversarialTraining:
+        """The same adversarial training of another objective."""
+        if type(inner).step is not Defense.step:
+            raise BadInput(f"{type(inner).__name__} owns its training step, so advt cannot go around it; use it alone")
+        return replace(self, inner=inner)
+
+    def check(self, members: int, classes: int) -> None:
+        self.inner.check(members, classes)
+
+    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        return self.inner.objective(logits, labels)
+
+    def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> AdversarialTraining:
+        return replace(self, inner=self.inner.at(place, ensemble, generator))
+
+    def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
+        import torch
+
+        if not self.inner.makes_images:
+            return self.inner.forward(ensemble, images, labels)
+        # images the inner defense moves are no longer adversarial: those get the members' cross-entropy beside it
+        (clean, adversarial), (clean_labels, labels) = images.chunk(2), labels.chunk(2)
+        logits, terms = self.inner.forward(ensemble, clean, clean_labels)
+        beside = ensemble.member_logits(adversarial)
+        return torch.cat([logits, beside], 1), {**terms, "adversarial": cross_entropy(beside, labels).sum(0)}
+
+    def batch(
+        self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        import torch
+
+        from defenses.members.ensemble import batch_norm_mode
+        from defenses.training.distributed import drawn
+
+        images, labels = self.inner.batch(ensemble, images, labels, generator)
+        eps = self.eps_low + (self.eps_high - self.eps_low) * torch.rand((), generator=generator).item()
+        start = drawn(torch.rand, images.shape, generator).to(images) if self.attack == "pgd" else None
+        with batch_norm_mode(ensemble, self.batch_norm):
+            adversarial = sign_ascent(ensemble, images, labels, eps, self.steps, start, self.labels)
+        return torch.cat([images, adversarial]), torch.cat([labels, labels])
+
+
+def sign_ascent(
+    ensemble: Ensemble,
+    images: Tensor,
+    labels: Tensor,
+    eps: float,
+    steps: int,
+    start: Tensor | None,
+    against: Literal["true", "predicted"] = "true",
+) -> Tensor:
+    """FGSM (``start`` is None), or PGD: ``steps`` of eps/steps from a point drawn by ``start`` in [0, 1]."""
+    import torch
+    from torch.nn import functional
+
+    if against == "predicted":
+        with torch.no_grad():
+            labels = ensemble(images).argmax(-1)
+    if start is None:
+        steps, adversarial = 1, images
+    else:
+        adversarial = (images + eps * (2 * start - 1)).clamp(0, 1)
+    for _ in range(steps):
+        adversarial = adversarial.detach().requires_grad_()
+        loss = functional.nll_loss(ensemble(adversarial), labels, reduction="sum")
+        (gradient,) = torch.autograd.grad(loss, adversarial)
+        moved = adversarial.detach() + eps / steps * gradient.sign()
+        adversarial = images + (moved - images).clamp(-eps, eps)
+        adversarial = adversarial.clamp(0, 1)
+    return adversarial.detach()

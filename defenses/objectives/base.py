@@ -1,0 +1,167 @@
+"""What every defense has: an objective, the loss its terms add up to, and the training step around it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from defenses.errors import BadInput, RunFailed
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from defenses.members.ensemble import Ensemble
+
+Terms = dict[str, "Tensor"]
+"""The parts of a loss by name, each one value per image (N,); the loss is the mean of their sum."""
+
+
+class Place(NamedTuple):
+    """Where in training an epoch is."""
+
+    epoch: int
+    """Counted from 0."""
+    epochs: int
+    from_checkpoint: bool = False
+    """Whether training started from a trained ensemble."""
+
+
+class Result(NamedTuple):
+    """What a training step computed, for the progress display."""
+
+    logits: Tensor
+    labels: Tensor
+    terms: Terms
+
+
+def checked(terms: Terms, defense: Defense, images: int) -> Terms:
+    """Loss terms as an objective must give them: named, a value per image, with a gradient."""
+    from torch import Tensor
+
+    what = f"the objective of {type(defense).__name__}"
+    if not isinstance(terms, dict) or not terms:
+        raise BadInput(f"{what} gives a {type(terms).__name__}; it must give a dict of named loss terms")
+    for name, term in terms.items():
+        if not isinstance(term, Tensor) or term.shape != (images,):
+            found = f"shape {tuple(term.shape)}" if isinstance(term, Tensor) else f"type {type(term).__name__}"
+            raise BadInput(
+                f"{what}: term {name!r} has {found}; it must have a value per image, shape ({images},): sum over the "
+                "members, and leave the mean over the images to the training"
+            )
+    if not any(term.requires_grad for term in terms.values()):
+        raise BadInput(f"{what} has no gradient: compute it from the logits, without detach or no_grad")
+    return terms
+
+
+def total(terms: Terms) -> Tensor:
+    """The loss: mean over images of the sum of the terms. Stops when it is not finite, naming the term.
+
+    With several processes: this one's part of the loss of the whole batch, of which the mean over the processes is
+    the loss.
+    """
+    import torch
+
+    from defenses.training.distributed import summed, world_size
+
+    shapes = {name: tuple(term.shape) for name, term in terms.items()}
+    if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
+        told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise BadInput(f"loss terms must have a value per image each; here they have shapes: {told}")
+    values = torch.stack(list(terms.values())).sum(0)
+    if world_size() == 1:
+        loss = whole = values.mean()
+    else:
+        whole, images = summed(torch.stack([values.detach().sum(), values.new_tensor(len(values))])).double()
+        loss, whole = values.sum() * (world_size() / images.item()), whole / images
+    if not torch.isfinite(whole):
+        infinite = summed(torch.stack([(~torch.isfinite(term)).any().float() for term in terms.values()]))
+        guilty = [name for name, found in zip(terms, infinite, strict=True) if found] or list(terms)
+        raise RunFailed(f"the loss is not finite: term {' and '.join(guilty)} is {whole.item()}")
+    return loss
+
+
+@dataclass(frozen=True)
+class Defense:
+    """Base of every defense: a frozen dataclass whose fields are the parameters of its spec.
+
+    A new defense defines ``objective``. It may also change the batch (``batch``), compute its terms from the
+    ensemble itself (``forward``, e.g. for input gradients), own the whole update (``step``), change over
+    training (``at``), or refuse ensembles it cannot train (``check``).
+    """
+
+    separable: ClassVar[bool] = False
+    """True when the objective is a sum over members, so that they may be trained independently."""
+
+    makes_images: ClassVar[bool] = False
+    """True when ``forward`` trains on images of its own making, so that adversarial ones are trained on beside them."""
+
+    cost: ClassVar[float] = 1.0
+    """Work per image, relative to plain training; it only matters to the time left when it changes over training."""
+
+    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        """Loss terms from member logits (K, N, L) and labels (N,)."""
+        raise BadInput(f"{type(self).__name__} defines neither objective nor forward")
+
+    def batch(
+        self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """The images and labels to train on, given those of the mini-batch."""
+        return images, labels
+
+    def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
+        """Member logits and loss terms of a batch; override it when the terms need more than the logits."""
+        logits = ensemble.member_logits(images)
+        terms = self.objective(logits, labels)
+        return logits, checked(terms, self, len(labels)) if logits.requires_grad else terms
+
+    def step(
+        self,
+        ensemble: Ensemble,
+        optimiser: torch.optim.Optimizer,
+        images: Tensor,
+        labels: Tensor,
+        generator: torch.Generator,
+    ) -> Result:
+        """One update of the weights; override it to own the step, e.g. to update members in turn."""
+        images, labels = self.batch(ensemble, images, labels, generator)
+        logits, terms = self.forward(ensemble, images, labels)
+        optimiser.zero_grad()
+        total(terms).backward()
+        optimiser.step()
+        return Result(logits, labels, terms)
+
+    def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> Defense:
+        """The defense that trains one epoch; override it for a schedule, or for a draw that holds for an epoch.
+
+        ``generator`` depends on the seed and the epoch alone, so a resumed run gets the same defense.
+        """
+        return self
+
+    def check(self, members: int, classes: int) -> None:
+        """Raise BadInput when an ensemble of this size cannot be trained this way."""
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of every member on every image, (K, N)."""
+    log_probability = logits.log_softmax(-1)
+    return -log_probability.gather(-1, labels.expand(len(logits), -1)[..., None]).squeeze(-1)
+
+
+def at_least(name: str, value: float, low: float) -> None:
+    """Refuse a parameter below ``low``, or not finite, by its name."""
+    if not (math.isfinite(value) and value >= low):
+        raise BadInput(f"{name} is {value:g}; it must be a number ≥ {low:g}")
+
+
+def positive(name: str, value: float) -> None:
+    """Refuse a parameter that is not a finite number above 0, by its name."""
+    if not (math.isfinite(value) and value > 0):
+        raise BadInput(f"{name} is {value:g}; it must be a number > 0")
+
+
+def several_members(name: str, members: int, reason: str) -> None:
+    """Refuse an ensemble of one member, with what the defense needs the others for."""
+    if members < 2:
+        raise BadInput(f"{name} {reason}, so it needs at least 2 members; members is {members}")

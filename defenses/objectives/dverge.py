@@ -1,0 +1,112 @@
+"""DVERGE: trains each member on images that exploit the weaknesses of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from defenses.errors import BadInput
+from defenses.objectives.base import Defense, Place, Terms, at_least, cross_entropy, several_members
+from defenses.objectives.ece import Baseline
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from defenses.members.ensemble import Ensemble
+
+
+@dataclass(frozen=True)
+class DVERGE(Defense):
+    """DVERGE (Yang et al. 2020): each member is trained on the weaknesses of the others, Σ_{j≠i} CE_i(x'_j, y).
+
+    x'_j is x moved within ±eps until layer ``layer`` of member j, before its ReLU, takes it for another image
+    of the batch; the layer is drawn anew for every epoch. Members are not told apart by x' before they have
+    learned something: the first share ``warm_up`` of the epochs trains a baseline, unless training starts
+    from a checkpoint. All x' of a batch are made before any member is updated, so updating the members in
+    turn, as the authors do, or at once is the same.
+    """
+
+    makes_images: ClassVar[bool] = True
+
+    eps: float = 0.07
+    steps: int = 10
+    warm_up: float = 0.25
+    layer: int = field(default=0, metadata={"spec": False})
+    """Counted from 0."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eps <= 1:
+            raise BadInput(f"eps of dverge is {self.eps:g}; it must lie in (0, 1]")
+        at_least("steps", self.steps, 1)
+        if not 0 <= self.warm_up < 1:
+            raise BadInput(f"warm_up of dverge is {self.warm_up:g}; this share of the epochs must lie in [0, 1)")
+
+    @property
+    def cost(self) -> float:  # type: ignore[override]
+        return self.steps / 3 + 2  # a distilling step goes half-way through the network, without weight gradients
+
+    def check(self, members: int, classes: int) -> None:
+        several_members("dverge", members, "trains members on each other")
+
+    def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> Defense:
+        import torch
+
+        depth = min(_depth(member) for member in ensemble.members)
+        layer = int(torch.randint(depth, (), generator=generator))
+        if not place.from_checkpoint and place.epoch < round(self.warm_up * place.epochs):
+            return Baseline()
+        return replace(self, layer=layer)
+
+    def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
+        import torch
+
+        distilled = [self.distil(ensemble, member, images) for member in range(len(ensemble))]
+        logits, losses = [], []
+        for i, member in enumerate(ensemble.members):
+            others = [member(ensemble.normalise(moved)) for j, moved in enumerate(distilled) if j != i]
+            logits.append(torch.stack(others).mean(0))
+            losses.append(cross_entropy(torch.stack(others), labels).sum(0))
+        return torch.stack(logits), {"distilled": torch.stack(losses).sum(0)}
+
+    def distil(self, ensemble: Ensemble, member: int, images: Tensor) -> Tensor:
+        """x': each image moved, by sign steps with momentum, to be to a member what the image before it is.
+
+        Batches are drawn at random, so the image before it is any other image of the training set.
+        """
+        import torch
+
+        from defenses.members.ensemble import batch_norm_mode
+        from defenses.training.distributed import row_before
+
+        network = ensemble.members[member]
+
+        def features(batch: Tensor) -> Tensor:
+            layers = cast("Iterator[Tensor]", network.before_relu(ensemble.normalise(batch)))  # type: ignore[operator]
+            return next(islice(layers, self.layer, None))
+
+        with batch_norm_mode(ensemble, "as set"):
+            with torch.no_grad():
+                target = row_before(features(images))
+            moved, momentum = images, torch.zeros_like(images)
+            for _ in range(self.steps):
+                moved = moved.detach().requires_grad_()
+                distance = (features(moved) - target).square().sum()
+                (gradient,) = torch.autograd.grad(distance, moved)
+                size = gradient.abs().sum((1, 2, 3), keepdim=True)
+                momentum = momentum + gradient / size.clamp_min(1e-30)
+                moved = moved.detach() - self.eps / self.steps * momentum.sign()
+                moved = (images + (moved - images).clamp(-self.eps, self.eps)).clamp(0, 1)
+        return moved.detach()
+
+
+def _depth(member: torch.nn.Module) -> int:
+    depth = getattr(member, "depth", None)
+    if not isinstance(depth, int) or not hasattr(member, "before_relu"):
+        raise BadInput(
+            f"member of type {type(member).__name__} has no before_relu(images) that yields its depth layers; "
+            "dverge needs one, see defenses/members/networks.py"
+        )
+    return depth

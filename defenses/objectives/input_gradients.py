@@ -1,0 +1,48 @@
+"""The members' input gradients, differentiable again: GAL and TRS are objectives of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from defenses.members.diversity import without_label
+from defenses.members.ensemble import Ensemble
+
+
+def loss_gradients(ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Member logits (K, N, L), and g_k = ∇_x CE_k per pixel in [0, 1] (K, N, D), both to be differentiated again.
+
+    The cross-entropy is written as softplus(logsumexp of the other logits − z_y): its gradient keeps its
+    direction where softmax − one-hot has rounded to nothing, on images a member is sure of.
+    """
+    if not images.requires_grad:
+        images = images.detach().requires_grad_()
+    logits = ensemble.member_logits(images)
+    true = logits.gather(-1, labels.expand(len(logits), -1)[..., None]).squeeze(-1)
+    loss = functional.softplus(without_label(logits, labels).logsumexp(-1) - true)
+    gradients = [torch.autograd.grad(member.sum(), images, create_graph=True)[0].flatten(1) for member in loss]
+    return logits, torch.stack(gradients)
+
+
+def gradient_cosines(gradients: Tensor) -> Tensor:
+    """Cosine of every pair of members on every image, (K(K−1)/2, N); 0 where a gradient is 0."""
+    largest = gradients.detach().abs().amax(-1, keepdim=True)
+    alive = largest > 1e-30
+    scaled = gradients / torch.where(alive, largest, 1.0)  # the norm is at least 1: no square underflows
+    square = scaled.square().sum(-1, keepdim=True)
+    unit = scaled / torch.where(alive, square, 1.0).sqrt()
+    first, second = torch.triu_indices(len(gradients), len(gradients), offset=1, device=gradients.device)
+    return (unit[first] * unit[second]).sum(-1)
+
+
+def steepest(ensemble: Ensemble, images: Tensor, labels: Tensor, delta: float, steps: int) -> Tensor:
+    """Images moved within ±delta, and within [0, 1], to where the members' losses are steepest."""
+    moved = images
+    for _ in range(steps):
+        moved = moved.detach().requires_grad_()
+        slope = loss_gradients(ensemble, moved, labels)[1].square().sum()
+        (uphill,) = torch.autograd.grad(slope, moved)
+        moved = moved.detach() + 2 * delta / steps * uphill.sign()
+        moved = (images + (moved - images).clamp(-delta, delta)).clamp(0, 1)
+    return moved.detach()

@@ -1,0 +1,1 @@
+"""Training an ensemble with any defense: recipes, the loop, resuming, several processes."""

@@ -1,0 +1,217 @@
+"""The training loop of every defense; killed at any moment, it resumes after the last completed epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from defenses.checkpoints import FILE_NAME, Provenance, read_provenance, save_checkpoint
+from defenses.errors import RunFailed
+from defenses.files import writable_folder
+from defenses.members.ensemble import Ensemble
+from defenses.members.subnormals import subnormals_as_zero
+from defenses.objectives import Defense, Place, Result
+from defenses.training.augmentation import augment, resize
+from defenses.training.data import TrainingData
+from defenses.training.distributed import from_first, rank, share, share_batch_norm, world_size
+from defenses.training.estimates import relative_costs
+from defenses.training.optimisation import Pace, new_optimiser
+from defenses.training.precision import require_bfloat16
+from defenses.training.progress import Progress, Reporter, Totals
+from defenses.training.request import TrainingRequest, require_same
+from defenses.training.scoring import score
+from defenses.training.sequential import sequential_step
+from defenses.training.state import STATE_NAME, resume_state, save_state
+
+
+def train(
+    request: TrainingRequest,
+    data: TrainingData,
+    out: Path,
+    device: torch.device | str = "cpu",
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
+) -> Path:
+    """Train an ensemble into the folder ``out`` and return its checkpoint; a finished one is returned as it is.
+
+    Processes that were joined (`defenses.training.distributed`) each take a share of every batch; the first one writes
+    the files and reports.
+    """
+    request.check(data.classes)
+    asked = request.provenance(data)
+    checkpoint = out / FILE_NAME
+    if from_first(torch.tensor(checkpoint.is_file())):
+        if rank() == 0:
+            require_same(asked, asdict(read_provenance(checkpoint)), checkpoint)
+        return checkpoint
+    data = data.first(request.recipe.train_images)
+    ensemble = request.initial_ensemble(data)
+    if request.recipe.precision == "bfloat16":
+        require_bfloat16(torch.device(device))
+    if rank() == 0:
+        writable_folder(out)  # only now: a request that is refused leaves no folder behind
+    ensemble = ensemble.to(device)
+    ensemble.members.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if world_size() > 1:
+        share_batch_norm(ensemble)
+    run = _Run(request, data, ensemble, asked, out)
+    with subnormals_as_zero():
+        run.go(on_progress, on_epoch)
+    if rank() == 0:
+        run.finish(checkpoint)
+    from_first(torch.tensor(0))  # whoever returns finds the checkpoint
+    return checkpoint
+
+
+class _Run:
+    """One training run: the ensemble, its optimiser and how far it is."""
+
+    def __init__(
+        self, request: TrainingRequest, data: TrainingData, ensemble: Ensemble, asked: Provenance, out: Path
+    ) -> None:
+        self.defense, self.recipe, self.seed = request.named.defense, request.recipe, request.seed
+        self.data, self.ensemble, self.asked, self.out = data, ensemble, asked, out
+        # independent training is K runs of one member each, one after the other
+        self.runs = len(ensemble) if self.recipe.strategy == "independent" else 1
+        self.batches = self.recipe.batch_count(len(data.train))
+        self.pace = Pace(ensemble, self.recipe, self.batches)
+        self.optimiser = new_optimiser(ensemble, self.recipe)
+        self.state = resume_state(out, asked, ensemble, self.optimiser)
+
+    @property
+    def from_checkpoint(self) -> bool:
+        """Whether training started from a trained ensemble."""
+        return bool(self.asked.started_from)
+
+    def go(self, on_progress: Callable[[Progress], None], on_epoch: Callable[[dict[str, Any]], None]) -> None:
+        """Train to the end, or until every member is frozen, and put the selected weights in place."""
+        state = self.state
+        costs = relative_costs(self.defense, self.recipe, self.ensemble, self.from_checkpoint) * self.runs
+        reporter = Reporter(costs, self.batches, self.recipe.batch_size, on_progress)
+        while state.epoch < len(costs) and len(state.frozen) < len(self.ensemble):
+            run, epoch = divmod(state.epoch, self.recipe.epochs)
+            if self.runs > 1 and run in state.frozen:  # the rest of this member's epochs would change nothing
+                state.epoch = (run + 1) * self.recipe.epochs
+                continue
+            if run > 0 and epoch == 0:
+                self._next_member()
+            reporter.begin(state.epoch)
+            totals = self._run_epoch(reporter).of_all_processes()
+            state.epoch += 1
+            row = self._close_epoch(totals, reporter.end())
+            if rank() == 0:
+                save_state(self.out, self.asked, state, self.ensemble, self.optimiser)
+                on_epoch(row)
+        self._select()
+
+    def finish(self, checkpoint: Path) -> None:
+        """Score the ensemble, write its checkpoint, and remove what only a resumed run needs."""
+        epoch = self.state.best["epoch"] if self.state.best else self.state.epoch
+        save_checkpoint(checkpoint, self.ensemble, replace(self.asked, epoch=epoch, scores=self._scores()))
+        (self.out / STATE_NAME).unlink(missing_ok=True)
+        for leftover in self.out.glob(".*.tmp"):  # of a process that was killed while it wrote
+            leftover.unlink(missing_ok=True)
+
+    def _select(self) -> None:
+        """Put the weights of the best epoch in place, where the recipe selects one."""
+        if self.state.best:
+            self.ensemble.load_state_dict(self.state.best["weights"])
+
+    def _next_member(self) -> None:
+        """Independent training: keep what was selected of the last member, and begin the next one afresh."""
+        self._select()
+        self.state.best = {}
+        self.optimiser = new_optimiser(self.ensemble, self.recipe)
+
+    def _run_epoch(self, reporter: Reporter) -> Totals:
+        run, epoch = divmod(self.state.epoch, self.recipe.epochs)
+        generator = torch.Generator().manual_seed(_epoch_seed(self.seed, self.state.epoch))
+        full_mean, scale = self.ensemble.mean, self.recipe.scale_at(epoch)
+        self.ensemble.mean = resize(full_mean, scale)
+        self.ensemble.precision = getattr(torch, self.recipe.precision)
+        trained = self._trained(run)
+        self._set_modes(trained)
+        defense = self.defense.at(Place(epoch, self.recipe.epochs, self.from_checkpoint), trained, generator)
+        totals = Totals()
+        try:
+            order = torch.randperm(len(self.data.train), generator=generator)
+            for batch in range(self.batches):
+                rows = order[batch * self.recipe.batch_size : (batch + 1) * self.recipe.batch_size]
+                self.pace.set(self.optimiser, epoch, batch)
+                totals.add(self._step(defense, trained, share(rows), scale, generator))
+                reporter.batch(batch + 1, totals)
+        except RunFailed as error:
+            advice = f"Try a lower learning rate than {self.recipe.learning_rate:g}"
+            if self.state.epoch == batch == 0:
+                advice = "No step had been taken: look for a logarithm of 0 or a division by 0 in the objective"
+            raise RunFailed(
+                f"{error} in epoch {self.state.epoch + 1}, batch {batch + 1}; "
+                f"nothing after epoch {self.state.epoch} was kept. {advice}"
+            ) from error
+        finally:
+            self.ensemble.mean, self.ensemble.precision = full_mean, torch.float32
+        return totals
+
+    def _trained(self, run: int) -> Ensemble:
+        """What is trained now: the whole ensemble, or one member of it."""
+        return self.ensemble if self.runs == 1 else self.ensemble.member(run)
+
+    def _step(
+        self, defense: Defense, trained: Ensemble, rows: Tensor, scale: float, generator: torch.Generator
+    ) -> Result:
+        device = self.ensemble.mean.device
+        images = augment(self.data.train.images(rows).to(device), self.recipe, generator)
+        images = resize(images, scale).contiguous(memory_format=torch.channels_last)
+        labels = self.data.train.labels[rows].to(device)
+        if self.recipe.strategy == "sequential":
+            return sequential_step(defense, trained, self.optimiser, images, labels, generator)
+        return defense.step(trained, self.optimiser, images, labels, generator)
+
+    def _set_modes(self, trained: Ensemble) -> None:
+        self.ensemble.eval()
+        trained.train()
+        for index in self.state.frozen:
+            self.ensemble.members[index].eval().requires_grad_(False)
+
+    def _close_epoch(self, totals: Totals, seconds: float) -> dict[str, Any]:
+        """Freeze converged members, score and select, and add the epoch to the history."""
+        state, recipe = self.state, self.recipe
+        run, epoch = divmod(state.epoch - 1, recipe.epochs)
+        active = range(len(self.ensemble)) if self.runs == 1 else [run]
+        if recipe.freeze_patience:
+            state.freeze_converged(dict(zip(active, totals.member_losses(), strict=True)), recipe)
+        row: dict[str, Any] = {
+            "epoch": state.epoch,
+            "learning_rate": round(self.optimiser.param_groups[0]["lr"], 10),
+            "scale": recipe.scale_at(epoch),
+            **{name: round(value, 6) for name, value in totals.means().items()},
+            "train_accuracy": round(totals.accuracy(), 6),
+            "frozen": len(state.frozen),
+        }
+        watched = {"validation": self.data.validation, "test-accuracy": self.data.test}.get(recipe.select)
+        if watched is not None:
+            accuracy = score(self._trained(run), watched)["accuracy"] if rank() == 0 else 0.0
+            row["watched_accuracy"] = round(float(from_first(torch.tensor(accuracy, dtype=torch.float64))), 6)
+            state.keep_best(row["watched_accuracy"], self.ensemble)
+        row["images_per_second"] = round(totals.images / seconds, 1)
+        row["seconds"] = round(seconds, 2)
+        state.history.append(row)
+        return row
+
+    def _scores(self) -> dict[str, Any]:
+        """What the finished ensemble reaches on the test set."""
+        found = score(self.ensemble, self.data.test)
+        return {f"test_{name}": value for name, value in found.items()} | {
+            "train_seconds": round(sum(row["seconds"] for row in self.state.history), 1),
+            "frozen_members": sorted(self.state.frozen),
+        }
+
+
+def _epoch_seed(seed: int, epoch: int) -> int:
+    """Every epoch draws from its own generator, so that a resumed run sees the same batches."""
+    return (seed * 1_000_003 + epoch) * 2_654_435_761 % 2**63
