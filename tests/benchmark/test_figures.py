@@ -21,7 +21,8 @@ from benchmark.cli import run
 from benchmark.reports import write_report
 from benchmark.reports.curves import curve_figures
 from benchmark.reports.diversity import diversity_figures
-from benchmark.reports.figures import keep
+from benchmark.reports.figures import WIDTH, keep, legend_columns, legend_width, text_width
+from benchmark.reports.strip import IMAGES, strip_figures
 from benchmark.reports.tables import read_rows
 from benchmark.reports.transfer import transfer_figures, transfer_table
 from benchmark.store import Store
@@ -251,6 +252,48 @@ def test_the_transfer_matrix_counts_hits_and_what_was_right_before(make_cell: Ma
     (figure,) = transfer_figures(store)
     axis = figure.canvas.axes[0]
     assert [patch.get_xy() for patch in axis.patches] == [(1 - 0.46, -0.44)], "net2 against net2, with net1 missing"
+
+
+# --- how figures are laid out ---
+
+
+def _attacked(side: int, members: int = 3, samples: int = 6) -> dict[str, Any]:
+    draws = np.random.default_rng(side)
+    pictures = draws.random((2, samples, 1, side, side)).astype(np.float16)
+    clean, adversarial = ([picture.tobytes() for picture in kind] for kind in pictures)
+    columns: dict[str, Any] = {"image_clean": clean, "image_adversarial": adversarial}
+    columns |= {"shape": [[1, side, side]] * samples, "members": [[7] * members] * samples}
+    return {**columns, "adversarial_prediction": 7}
+
+
+@pytest.mark.parametrize("attacks", [1, 4])
+def test_a_strip_has_one_axes_however_many_attacks_it_shows(
+    attacks: int, make_cell: MakeCell, make_store: MakeStore
+) -> None:
+    cells = [make_cell("whitebox", attack=name, samples=6) for name in ("fgsm", "bim", "pgd", "mim")[:attacks]]
+    (figure,) = strip_figures(make_store([(cell, _attacked(8)) for cell in cells]), cells)
+    (axis,) = figure.canvas.axes
+    assert len(axis.images) == 1 and len(figure.data) == attacks * IMAGES
+    assert len(axis.texts) == attacks * (2 * IMAGES + 1) + IMAGES + 1, "two above every pair, and the names of lines"
+
+
+@pytest.mark.parametrize("side", [8, 28, 32, 300])
+def test_a_strip_shows_every_pixel_as_large_as_the_next(side: int, make_cell: MakeCell, make_store: MakeStore) -> None:
+    cell = make_cell("whitebox", attack="fgsm", samples=6)
+    (figure,) = strip_figures(make_store([(cell, _attacked(side))]), [cell])
+    mosaic = np.asarray(figure.canvas.axes[0].images[0].get_array())
+    assert tuple(mosaic.shape[1::-1]) == tuple(200 * figure.canvas.get_size_inches()), "a pixel of the PNG is its own"
+    lines = np.flatnonzero((mosaic[..., :3] != 255).any(axis=(1, 2)))
+    first = lines[: np.flatnonzero(np.diff(lines, append=10**6) > 1)[0] + 1]
+    assert 70 < len(first) <= 104 and (len(first) % side == 0 or side > 104)
+
+
+def test_a_legend_has_as_many_columns_as_fit() -> None:
+    assert legend_columns(["a", "b", "c"]) == 3
+    assert legend_columns(["a"] * 9) == 4
+    wide = "x" * 60
+    assert WIDTH / 2 < legend_width([wide]) < WIDTH and legend_columns([wide, wide]) == 1
+    assert text_width([]) == 0 and text_width(["a\nlonger", "b"]) == text_width(["longer"])
 
 
 # --- the code behind a result ---
