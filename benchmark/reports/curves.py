@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from benchmark.cells import Cell
-from benchmark.reports.figures import Figure, canvas, look, slug, style
+from benchmark.reports.figures import Figure, canvas, legend_height, legend_width, look, margins, slug, style
 from benchmark.statistics import accuracy_interval
 
 STRENGTH = {"eps": "ε, L∞", "c": "constant c"}
@@ -62,9 +62,12 @@ def _curve(rows: pd.DataFrame, parameter: str) -> Figure:
     if parameter == "eps":
         rows = pd.concat([rows, _unattacked(rows)])
     dataset, attack, tier = (str(rows[key].iloc[0]) for key in ("dataset", "attack", "tier"))
+    strengths = sorted(rows["strength"].unique())
     left = []
     with style():
-        figure = canvas(2.2, width=4.6)
+        defenses = [str(defense) for defense in rows["defense"].unique()]
+        figure = canvas(max(2.2, legend_height(len(defenses))), width=4.6)
+        margins(figure, left=0.5, right=0.12 + legend_width(defenses))
         axis = figure.subplots()
         for position, (defense, values) in enumerate(rows.groupby("defense", sort=False)):
             line = values.groupby("strength")[["accuracy", "ci_low", "ci_high"]].mean()
@@ -76,13 +79,16 @@ def _curve(rows: pd.DataFrame, parameter: str) -> Figure:
                 left.append(f"{defense} keeps {line['accuracy'].iloc[-1]:.1f} %")
         if parameter == "c":
             axis.set_xscale("log")
+            shown = strengths[:: -(-len(strengths) // 8)]
+            axis.set_xticks(shown, [f"{strength:g}" for strength in shown])
+            axis.minorticks_off()
         else:
             axis.set_xlim(left=0)
         axis.set_ylim(0, 100)
         axis.set_xlabel(STRENGTH[parameter])
         axis.set_ylabel("accuracy, %")
-        figure.legend(loc="outside right upper", frameon=False)
-    strongest = f"{parameter} = {rows['strength'].max():g}"
+        figure.legend(loc="upper right", borderaxespad=0.3)
+    strongest = f"{parameter} = {strengths[-1]:g}"
     words = (
         f"At the strongest setting, {strongest}, accuracy has not fallen to nothing: {', '.join(left)}. "
         "Either the setting is still small or the attack is too weak; do not read it as robustness."

@@ -30,6 +30,8 @@ DPI = 200
 """Pixels of a PNG per inch."""
 SMALL = 7
 """Size of tick labels and legends, in points."""
+NARROWEST = 2.0
+"""Inches that panels keep however long the labels beside them are."""
 Places = Sequence[tuple[float, float]]
 
 _RC: dict[str, Any] = {
@@ -37,6 +39,7 @@ _RC: dict[str, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
+    "axes.titley": 1.0,  # fixed: otherwise every drawing measures all tick labels to place titles above them
     "xtick.labelsize": SMALL,
     "ytick.labelsize": SMALL,
     "legend.fontsize": SMALL,
@@ -75,7 +78,18 @@ def style() -> Iterator[None]:
 
 def canvas(height: float, width: float = WIDTH) -> Canvas:
     """An empty figure that never goes through pyplot's global state."""
-    return Canvas(figsize=(width, height), layout="constrained")
+    return Canvas(figsize=(width, height))
+
+
+def margins(figure: Canvas, *, left: float, right: float = 0.07, top: float = 0.07, bottom: float = 0.42) -> None:
+    """Set the margins around the panels, in inches; a figure whose labels leave too little between them grows.
+
+    A layout engine would find the margins itself, but it draws the figure several times to do so.
+    """
+    width, height = figure.get_size_inches()
+    width = max(width, left + right + NARROWEST)
+    figure.set_size_inches(width, height)
+    figure.subplots_adjust(left / width, bottom / height, 1 - right / width, 1 - top / height)
 
 
 def sheet(
@@ -153,9 +167,6 @@ def keep(folder: Path, figures: Sequence[Figure], say: Callable[[str], None] = l
     for number, figure in enumerate(figures, 1):
         say(f"writing figure {number} of {len(figures)}")
         with style():
-            for _ in range(2):  # panels of fixed shape find their places at the second drawing; there they stay
-                figure.canvas.draw_without_rendering()
-            figure.canvas.set_layout_engine("none")
             for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
                 write_with(
                     folder / f"{figure.name}.{kind}",

@@ -21,7 +21,7 @@ from benchmark.cli import run
 from benchmark.reports import write_report
 from benchmark.reports.curves import curve_figures
 from benchmark.reports.diversity import diversity_figures
-from benchmark.reports.figures import WIDTH, keep, legend_columns, legend_width, text_width
+from benchmark.reports.figures import WIDTH, Figure, keep, legend_columns, legend_width, text_width
 from benchmark.reports.strip import IMAGES, strip_figures
 from benchmark.reports.tables import read_rows
 from benchmark.reports.transfer import transfer_figures, transfer_table
@@ -286,6 +286,31 @@ def test_a_strip_shows_every_pixel_as_large_as_the_next(side: int, make_cell: Ma
     lines = np.flatnonzero((mosaic[..., :3] != 255).any(axis=(1, 2)))
     first = lines[: np.flatnonzero(np.diff(lines, append=10**6) > 1)[0] + 1]
     assert 70 < len(first) <= 104 and (len(first) % side == 0 or side > 104)
+
+
+LONG = "label-smoothing-0.6+adp-2-0.5-with-a-name-longer-than-any"
+
+
+def _long_figures(make_cell: MakeCell, make_store: MakeStore) -> list[Figure]:
+    """A figure of most kinds whose labels are longer than usual."""
+    settings = {"eps": 0.1, "steps": 1000, "step_size": 0.00123, "restarts": 5}
+    attacks = [make_cell("whitebox", LONG, name, settings=settings, samples=6) for name in ("pgd", "mim")]
+    source = {"eps": 0.1, "targeted": False, "source": "net2"}
+    transfers = [make_cell("transfer", f"{LONG}-{n}", "pgd", settings=source, samples=10) for n in range(3)]
+    diverse = [make_cell("diversity", LONG, members=members, samples=30) for members in (2, 10)]
+    figures = _curves(make_cell, make_store, {f"{LONG}-{n}": (40, n, 0) for n in range(20)})
+    figures += strip_figures(make_store([(cell, _attacked(8, members=10)) for cell in attacks]), attacks)
+    figures += transfer_figures(make_store([(cell, TRANSFERRED) for cell in transfers]))
+    figures += diversity_figures(make_store([(cell, _diverse(30, 30, cell.members)) for cell in diverse]))
+    return figures
+
+
+def test_no_label_is_cut_off_however_long(make_cell: MakeCell, make_store: MakeStore) -> None:
+    figures = _long_figures(make_cell, make_store)
+    assert len(figures) == 6
+    for figure in figures:
+        drawn = figure.canvas.get_tightbbox().extents  # in inches
+        assert (drawn[:2] > -1e-6).all() and (drawn[2:] < figure.canvas.get_size_inches() + 1e-6).all(), figure.name
 
 
 def test_a_legend_has_as_many_columns_as_fit() -> None:
