@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmark.findings.layout import Layout
 from benchmark.findings.strengths import Curve, curves
-from benchmark.reports.figures.drawing import Figure, canvas, look, slug, style
+from benchmark.reports.figures.drawing import Figure, canvas, legend_height, legend_width, look, margins, slug, style
 
 FALLEN = 5.0
 """Accuracy in percent below which a curve counts as fallen."""
@@ -18,9 +18,12 @@ def curve_figures(layout: Layout) -> list[Figure]:
 def _draw(curve: Curve) -> Figure:
     rows, parameter = curve.rows, curve.parameter
     dataset, attack, tier = (str(rows[key].iloc[0]) for key in ("dataset", "attack", "tier"))
+    strengths = sorted(rows["strength"].unique())
     left = []
     with style():
-        figure = canvas(2.2, width=4.6)
+        defenses = [str(defense) for defense in rows["defense"].unique()]
+        figure = canvas(max(2.2, legend_height(len(defenses))), width=4.6)
+        margins(figure, left=0.5, right=0.12 + legend_width(defenses))
         axis = figure.subplots()
         for position, (defense, values) in enumerate(rows.groupby("defense", sort=False)):
             line = values.groupby("strength")[["accuracy", "ci_low", "ci_high"]].mean()
@@ -34,11 +37,14 @@ def _draw(curve: Curve) -> Figure:
             axis.set_xlim(left=0)
         else:
             axis.set_xscale("log")
+            shown = strengths[:: -(-len(strengths) // 8)]
+            axis.set_xticks(shown, [f"{strength:g}" for strength in shown])
+            axis.minorticks_off()
         axis.set_ylim(0, 100)
         axis.set_xlabel(f"ε, {curve.bound.symbol}" if curve.bound else f"constant {parameter}")
         axis.set_ylabel("accuracy, %")
-        figure.legend(loc="outside right upper", frameon=False)
-    strongest = f"{parameter} = {rows['strength'].max():g}"
+        figure.legend(loc="upper right", borderaxespad=0.3)
+    strongest = f"{parameter} = {strengths[-1]:g}"
     words = (
         f"At the strongest setting, {strongest}, accuracy has not fallen to nothing: {', '.join(left)}. "
         "Either the setting is still small or the attack is too weak; do not read it as robustness."

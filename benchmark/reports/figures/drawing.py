@@ -1,16 +1,23 @@
-"""How figures look and are kept: one style, SVG and PNG beside the CSV they were drawn from, always the same bytes."""
+"""How figures look and are kept: one style, places in inches, SVG and PNG beside their CSV, always the same bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as Canvas
+from matplotlib.font_manager import FontProperties
+from matplotlib.markers import TICKDOWN, TICKLEFT
+from matplotlib.textpath import text_to_path
 
 from defenses.files import write_text, write_with
 
@@ -19,21 +26,30 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 STYLES = ("-", "--", "-.", ":")
 WIDTH = 6.75
 """Text width of a two-column paper, in inches."""
+DPI = 200
+"""Pixels of a PNG per inch."""
+SMALL = 7
+"""Size of tick labels and legends, in points."""
+NARROWEST = 2.0
+"""Inches that panels keep however long the labels beside them are."""
+Places = Sequence[tuple[float, float]]
 
 _RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
+    "axes.titley": 1.0,  # fixed: otherwise every drawing measures all tick labels to place titles above them
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
     "lines.linewidth": 1.2,
     "figure.dpi": 100,
-    "savefig.dpi": 200,
+    "savefig.dpi": DPI,
     "svg.hashsalt": "adp-benchmark",
     "svg.fonttype": "path",
 }
@@ -62,7 +78,74 @@ def style() -> Iterator[None]:
 
 def canvas(height: float, width: float = WIDTH) -> Canvas:
     """An empty figure that never goes through pyplot's global state."""
-    return Canvas(figsize=(width, height), layout="constrained")
+    return Canvas(figsize=(width, height))
+
+
+def margins(figure: Canvas, *, left: float, right: float = 0.07, top: float = 0.07, bottom: float = 0.42) -> None:
+    """Set the margins around the panels, in inches; a figure whose labels leave too little between them grows.
+
+    A layout engine would find the margins itself, but it draws the figure several times to do so.
+    """
+    width, height = figure.get_size_inches()
+    width = max(width, left + right + NARROWEST)
+    figure.set_size_inches(width, height)
+    figure.subplots_adjust(left / width, bottom / height, 1 - right / width, 1 - top / height)
+
+
+def sheet(
+    height: float, width: float = WIDTH, *, left: float = 0.0, top: float = 0.0, unit: tuple[float, float]
+) -> tuple[Canvas, Axes]:
+    """A figure with one invisible axes all over it. Many small panels share it: an axes for each is slow to draw.
+
+    Where the origin is, from the left and the top, and how large a unit is are given in inches; y grows downwards.
+    """
+    wide, tall = unit
+    x, y = (-left / wide, (width - left) / wide), ((height - top) / tall, -top / tall)
+    figure = canvas(height, width)
+    axis = figure.add_axes((0, 0, 1, 1), xlim=x, ylim=y)
+    axis.set_axis_off()
+    return figure, axis
+
+
+def frames(axis: Axes, corners: Places, size: tuple[float, float], x: Sequence[float], y: Sequence[float]) -> None:
+    """Draw the left and lower spines of equal panels, with ticks at distances x and y from each lower left corner."""
+    spines = [[(left, low - size[1]), (left, low), (left + size[0], low)] for left, low in corners]
+    axis.add_collection(LineCollection(spines, colors="black", linewidths=0.6), autolim=False)
+    lefts, lows = np.array(corners, dtype=float).T
+    mark: dict[str, Any] = {"color": "black", "linestyle": "none", "markersize": 3.5, "markeredgewidth": 0.6}
+    axis.plot(np.add.outer(lefts, x).ravel(), lows.repeat(len(x)), marker=TICKDOWN, **mark)
+    axis.plot(lefts.repeat(len(y)), np.subtract.outer(lows, y).ravel(), marker=TICKLEFT, **mark)
+
+
+def text_width(texts: Iterable[str], size: float = SMALL) -> float:
+    """Width of the widest line, in inches."""
+    return max((_line_width(line, size) for text in texts for line in text.split("\n")), default=0.0)
+
+
+@lru_cache(maxsize=1000)
+def _line_width(line: str, size: float) -> float:
+    with style():
+        points, *_ = text_to_path.get_text_width_height_descent(line, FontProperties(size=size), False)
+    return 1.03 * float(points) / 72  # hinting for few pixels makes letters wider
+
+
+def legend_width(labels: Iterable[str]) -> float:
+    """Width of a legend with one column, in inches."""
+    return text_width(labels) + 0.4
+
+
+def legend_columns(labels: Sequence[str], most: int = 4) -> int:
+    """How many columns of a legend fit into the width of a figure."""
+    for columns in range(min(len(labels), most), 1, -1):
+        parts = np.array_split(np.array(labels, dtype=object), columns)  # as matplotlib fills the columns
+        if sum(legend_width(part) + 0.07 for part in parts) < WIDTH:
+            return columns
+    return 1
+
+
+def legend_height(lines: int) -> float:
+    """Height of a legend with so many lines, in inches."""
+    return 0.155 * lines + 0.1
 
 
 def look(position: int) -> dict[str, Any]:
@@ -84,9 +167,6 @@ def keep(folder: Path, figures: Sequence[Figure], say: Callable[[str], None] = l
     for number, figure in enumerate(figures, 1):
         say(f"writing figure {number} of {len(figures)}")
         with style():
-            for _ in range(2):  # panels of fixed shape find their places at the second drawing; there they stay
-                figure.canvas.draw_without_rendering()
-            figure.canvas.set_layout_engine("none")
             for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
                 write_with(
                     folder / f"{figure.name}.{kind}",

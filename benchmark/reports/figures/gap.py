@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.patheffects import withStroke
 
 from benchmark.attacks.bounds import SYMBOLS
-from benchmark.reports.figures.drawing import Figure, canvas, slug, style
+from benchmark.reports.figures.drawing import Figure, canvas, legend_width, margins, slug, style, text_width
 from defenses import specs
 
 SHADES = {"paper": "#c6d4e1", "strict": "#7b9cc0", "strong": "#1f3d63"}
 """Darker is the stronger attack."""
-HALO = [withStroke(linewidth=2, foreground="white")]
-"""Keeps a number readable where the published mark stands behind it."""
 
 
 def gap_figures(table: pd.DataFrame) -> list[Figure]:
@@ -28,8 +25,12 @@ def _gap(rows: pd.DataFrame) -> Figure:
     means = rows.groupby("defense", sort=False)[["published", "paper", "strict", "strong"]].mean(numeric_only=False)
     means = means.astype(float)
     tiers = [tier for tier in SHADES if means[tier].notna().any()]
+    limit = min(110, 1.15 * float(np.nanmax(means.to_numpy())) + 5)
     with style():
         figure = canvas(0.55 + 0.42 * len(means), width=5.2)
+        names = [str(name) for name in means.index]
+        legend = legend_width(["published", *tiers] if means["published"].notna().any() else tiers)
+        margins(figure, left=0.17 + text_width(names), right=0.12 + legend)
         axis = figure.subplots()
         height = 0.8 / len(tiers)
         places = np.arange(len(means))
@@ -37,17 +38,19 @@ def _gap(rows: pd.DataFrame) -> Figure:
             values = means[tier].fillna(0.0)
             offset = (number - (len(tiers) - 1) / 2) * height
             axis.barh(places + offset, values, height * 0.92, color=SHADES[tier], label=tier)
-            for place, value in zip(places, means[tier], strict=True):
+            for place, value, mark in zip(places, means[tier], means["published"], strict=True):
+                inside = number == 0 and 0.1 * limit < value < mark < value + 0.15 * limit  # else it meets the mark
                 if not np.isnan(value):
-                    axis.text(value + 0.8, place + offset, f"{value:.1f}", va="center", fontsize=6, path_effects=HALO)
+                    x, align = value + (-0.014 if inside else 0.014) * limit, "right" if inside else "left"
+                    axis.text(x, place + offset, f"{value:.1f}", ha=align, va="center", fontsize=6)
         if means["published"].notna().any():
             first = places - (len(tiers) - 1) / 2 * height  # beside the paper's own way of attacking
             axis.plot(means["published"], first, "|", color="#b3401f", ms=9, mew=1.6, label="published", ls="none")
-        axis.set_yticks(places, [str(name) for name in means.index])
+        axis.set_yticks(places, names)
         axis.invert_yaxis()
-        axis.set_xlim(0, min(105, 1.15 * float(np.nanmax(means.to_numpy())) + 5))
+        axis.set_xlim(0, limit)
         axis.set_xlabel("accuracy, %")
-        figure.legend(loc="outside right upper", frameon=False)
+        figure.legend(loc="upper right", borderaxespad=0.3)
     strength = specs.value_text(eps)
     low, high = int(rows["images"].min()), int(rows["images"].max())
     images = f"the same {low} images" if low == high else f"the first images, {low} to {high} by defense"

@@ -6,7 +6,18 @@ from typing import Any
 
 import pandas as pd
 
-from benchmark.reports.figures.drawing import COLOURS, Figure, canvas, seed_mark, slug, style
+from benchmark.reports.figures.drawing import (
+    COLOURS,
+    Figure,
+    canvas,
+    legend_columns,
+    legend_height,
+    margins,
+    seed_mark,
+    slug,
+    style,
+    text_width,
+)
 
 
 def crosscheck_figures(table: pd.DataFrame) -> list[Figure]:
@@ -24,8 +35,11 @@ def _figure(rows: pd.DataFrame) -> Figure:
     several = names.groupby(names)
     heights = names.map(attacks.index) + 0.17 * (several.cumcount() - (several.transform("size") - 1) / 2)
     with style():
-        figure = canvas(0.42 * len(attacks) + 0.9)
-        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+        across = legend_columns(libraries, 5)
+        above = legend_height(-(-len(libraries) // across)) + 0.05
+        figure = canvas(0.42 * len(attacks) + 0.45 + above)
+        margins(figure, left=0.1 + text_width(attacks), top=above)
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2), gridspec_kw={"wspace": 0.06})
         for position, library in enumerate(libraries):
             mine = done[done["library"] == library]
             y = heights[mine.index]
@@ -39,6 +53,7 @@ def _figure(rows: pd.DataFrame) -> Figure:
         left.set_xlim(-2, 102)
         left.set_xlabel("accuracy under attack, %")
         right.set_xscale("log")
+        right.xaxis.set_major_formatter("{x:g}")
         right.set_xlabel("milliseconds per image")
         for axis in (left, right):
             axis.grid(axis="x", lw=0.4, color="0.85")
@@ -46,7 +61,7 @@ def _figure(rows: pd.DataFrame) -> Figure:
             for line in range(1, len(attacks)):
                 axis.axhline(line - 0.5, lw=0.5, color="0.75")
             axis.tick_params(axis="y", length=0)
-        figure.legend(loc="outside upper center", ncols=min(len(libraries), 5), frameon=False)
+        figure.legend(loc="upper center", ncols=across, borderaxespad=0.2)
     title = f"One attack, every library: {defense} on {dataset}, tier {tier}"
     name = slug("crosscheck", dataset, defense, tier, seed_mark(int(rows["seed"].iloc[0])))
     columns = ["attack", "parameters", "library", "samples", "accuracy", "ci_low", "ci_high", "seconds"]

@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
 
 from benchmark.cells.cell import Cell
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.findings.results import Results
-from benchmark.reports.figures.drawing import Figure, canvas, slug, style
+from benchmark.reports.figures.drawing import DPI, Figure, sheet, slug, style, text_width
 
 IMAGES = 5
+SIDE, GAP, HEAD, LINE = 104, 16, 34, 22
+"""Pixels of the PNG: side of a thumbnail at most, gap between two, room above one, line of an attack's name."""
+EIGHTH = DPI // 8
+"""Figures are whole eighths of an inch large: these are exact as floats, so no pixel of the PNG is lost to rounding."""
+TEXT = 6.5
+
+Picture = NDArray[np.float64]
+"""Channels first, between 0 and 1."""
+Thumbnail = NDArray[np.uint8]
+"""Channels last, always in colour."""
+Line = dict[int, tuple[Thumbnail, str]]
+"""Column to a thumbnail and the words above it."""
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A clean image, its adversarial one, and the predictions of the ensemble and its members for that."""
+
+    image: int
+    label: int
+    clean: Picture
+    adversarial: Picture
+    prediction: int
+    votes: str
+
+    @property
+    def largest(self) -> float:
+        return float(np.abs(self.adversarial - self.clean).max())
+
+    @property
+    def difference(self) -> Picture:
+        """Amplified to full range; grey is no difference."""
+        return np.asarray(0.5 + (self.adversarial - self.clean) / max(2 * self.largest, 1e-12))
 
 
 def strip_figures(results: Results) -> list[Figure]:
@@ -25,81 +59,28 @@ def strip_figures(results: Results) -> list[Figure]:
         for cell in wanted:
             if (cell.images.dataset, cell.ensemble.defense) == (dataset, defense):
                 chosen.setdefault(cell.task.name, cell)  # the first strength of each attack
-        found = [line for cell in chosen.values() if (line := _line(results, cell))]
+        found = [(cell, looks) for cell in chosen.values() if (looks := _looks(results, cell))]
         if found:
             figures.append(_strip(dataset, defense, found))
     return figures
 
 
-class Line(NamedTuple):
-    """A line of the figure: an attack, and its images."""
-
-    cell: Cell
-    rows: NDArray[np.int64]
-    """Rows of the test set."""
-    clean: NDArray[np.floating]
-    adversarial: NDArray[np.floating]
-    labels: list[int]
-    predictions: list[int]
-    votes: list[str]
-    """What the members predict."""
-
-
-def _line(results: Results, cell: Cell) -> Line | None:
-    pictures = results.pictures(cell)
-    if pictures is None:
-        return None
-    index = pictures.index[:IMAGES]
-    shown = pictures.clean
-    if shown is None:
-        kept = results.clean_pictures(cell.images.checksum)
-        if kept is None:
-            return None
-        shown = kept[index]
-    records = results.records[cell].set_index("index").loc[index]
-    members = [] if pictures.members is None else pictures.members[:IMAGES].tolist()
-    votes = ["/".join(map(str, votes)) for votes in members] or [""] * len(index)
-    labels, predictions = records["label"].tolist(), records["adversarial_prediction"].tolist()
-    return Line(cell, index, shown[:IMAGES], pictures.adversarial[:IMAGES], labels, predictions, votes)
-
-
-def _strip(dataset: str, defense: str, found: list[Line]) -> Figure:
-    data = []
-    with style():
-        figure = canvas(0.72 * len(found) + 0.95, width=6.75)
-        axes = figure.subplots(len(found) + 1, 2 * IMAGES, squeeze=False)
-        for axis in axes.flat:
-            axis.set_axis_off()
-        for line, part in enumerate(found, start=1):
-            task = part.cell.task
-            for column, index in enumerate(part.rows):
-                clean, adversarial = part.clean[column], part.adversarial[column]
-                difference = adversarial.astype(float) - clean
-                largest = float(np.abs(difference).max())
-                if line == 1:
-                    _show(axes[0, 2 * column], clean)
-                    axes[0, 2 * column].set_title(f"class {part.labels[column]}")
-                _show(axes[line, 2 * column], adversarial)
-                _show(axes[line, 2 * column + 1], 0.5 + difference / max(2 * largest, 1e-12))
-                votes = part.votes[column]
-                words = f"{part.predictions[column]}" + (f" ({votes})" if votes else "")
-                axes[line, 2 * column].set_title(words, fontsize=6, pad=1.5)
-                axes[line, 2 * column + 1].set_title(f"±{largest:.2g}", fontsize=6, pad=1.5)
-                data.append(
-                    {
-                        "attack": f"{task.name}({task.parameters})",
-                        "image": int(index),
-                        "label": part.labels[column],
-                        "prediction": part.predictions[column],
-                        "members": votes,
-                        "largest_change": round(largest, 6),
-                    }
-                )
-            axes[line, 0].text(
-                -0.25, 0.5, f"{task.name}\n{task.parameters.replace(',', chr(10))}", fontsize=6.5, ha="right",
-                va="center", transform=axes[line, 0].transAxes,
-            )  # fmt: skip
-        axes[0, 0].text(-0.25, 0.5, "clean", fontsize=6.5, ha="right", va="center", transform=axes[0, 0].transAxes)
+def _strip(dataset: str, defense: str, lines: list[tuple[Cell, list[_Look]]]) -> Figure:
+    data = [
+        {
+            "attack": f"{cell.task.name}({cell.task.parameters})",
+            "image": look.image,
+            "label": look.label,
+            "prediction": look.prediction,
+            "members": look.votes,
+            "largest_change": round(look.largest, 6),
+        }
+        for cell, looks in lines
+        for look in looks
+    ]
+    names = [f"{cell.task.name}\n{cell.task.parameters.replace(',', chr(10))}" for cell, _ in lines]
+    clean = {2 * column: (_thumbnail(look.clean), f"class {look.label}") for column, look in enumerate(lines[0][1])}
+    figure = _draw(["clean", *names], [clean, *(_line(looks) for _, looks in lines)])
     words = (
         "Above each adversarial image, the ensemble's prediction and the members' in parentheses; beside it the "
         "difference from the clean image, amplified to full range, with its largest value."
@@ -108,12 +89,67 @@ def _strip(dataset: str, defense: str, found: list[Line]) -> Figure:
     return Figure(slug("attacks", dataset, defense), title, words, figure, pd.DataFrame(data))
 
 
-def _show(axis: object, picture: NDArray[np.floating]) -> None:
-    channels_last = np.clip(picture.astype(float).transpose(1, 2, 0), 0, 1)
-    axis.imshow(  # type: ignore[attr-defined]
-        channels_last.squeeze(-1) if channels_last.shape[-1] == 1 else channels_last,
-        cmap="gray",
-        vmin=0,
-        vmax=1,
-        interpolation="nearest",
-    )
+def _looks(results: Results, cell: Cell) -> list[_Look]:
+    pictures = results.pictures(cell)
+    if pictures is None:
+        return []
+    index, clean = pictures.index[:IMAGES], pictures.clean
+    if clean is None:
+        kept = results.clean_pictures(cell.images.checksum)
+        if kept is None:
+            return []
+        clean = kept[index]
+    records = results.records[cell].set_index("index").loc[index]
+    votes = [[]] * len(index) if pictures.members is None else pictures.members.tolist()
+    return [
+        _Look(
+            image=int(row),
+            label=int(records["label"].iloc[place]),
+            clean=clean[place].astype(float),
+            adversarial=pictures.adversarial[place].astype(float),
+            prediction=int(records["adversarial_prediction"].iloc[place]),
+            votes="/".join(map(str, votes[place])),
+        )
+        for place, row in enumerate(index)
+    ]
+
+
+def _line(looks: list[_Look]) -> Line:
+    line = {}
+    for column, look in enumerate(looks):
+        votes = f" ({look.votes})" if look.votes else ""
+        line[2 * column] = _thumbnail(look.adversarial), f"{look.prediction}{votes}"
+        line[2 * column + 1] = _thumbnail(look.difference), f"±{look.largest:.2g}"
+    return line
+
+
+def _draw(names: list[str], lines: list[Line]) -> Canvas:
+    """All thumbnails in one image on a sheet, in units of a pixel."""
+    tiles = [tile for line in lines for tile in line.values()]
+    tall, wide = max((thumbnail.shape[:2] for thumbnail, _ in tiles), default=(SIDE, SIDE))
+    longest = max((words for _, words in tiles), key=len, default="")
+    step = max(wide + GAP, round(DPI * (text_width([longest], TEXT) + text_width(["±0.0001"], TEXT)) / 2))
+    left = round(DPI * text_width(names, TEXT)) + 2 * GAP
+    heights = [HEAD + max(tall, LINE * len(name.splitlines())) for name in names]
+    height, width = (-(-size // EIGHTH) * EIGHTH for size in (sum(heights) + GAP, left + 2 * IMAGES * step))
+    mosaic = np.full((height, width, 4), 255, dtype=np.uint8)
+    with style():
+        figure, axis = sheet(height / DPI, width / DPI, unit=(1 / DPI, 1 / DPI))
+        for position, (name, line) in enumerate(zip(names, lines, strict=True)):
+            middle = sum(heights[:position]) + (heights[position] + HEAD) // 2
+            axis.text(left - GAP, middle, name, fontsize=TEXT, ha="right", va="center")
+            for column, (thumbnail, words) in line.items():
+                x, y = left + column * step, middle - tall // 2
+                mosaic[y : y + tall, x : x + wide, :3] = thumbnail
+                axis.text(x + wide / 2, y - 5, words, fontsize=TEXT, ha="center")
+        axis.imshow(mosaic, extent=(0, width, height, 0), aspect="auto", interpolation="none")
+    return figure
+
+
+def _thumbnail(picture: Picture) -> Thumbnail:
+    """Enlarge by a whole number, or leave out pixels of a large image."""
+    every = -(-max(picture.shape[1:]) // SIDE)
+    picture = picture[:, ::every, ::every]
+    times = SIDE // max(picture.shape[1:])
+    colour = np.broadcast_to(picture, (3, *picture.shape[1:])).transpose(1, 2, 0)
+    return (255 * colour.clip(0, 1)).round().astype(np.uint8).repeat(times, axis=0).repeat(times, axis=1)
