@@ -27,6 +27,9 @@ def compare(
     samples: Annotated[str | None, typer.Option(metavar="N|all", help="First N test images, or all.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Load models that can run code when loaded: TorchScript, torch.export.")
+    ] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: under results/runs]")] = None,
 ) -> None:
@@ -73,6 +76,7 @@ def compare(
         device=find_device(device),
         out=out or Path("results/runs") / slug("compare", name, Path(candidate).name, "against", Path(against).name),
         command=shlex.join(["adp-bench", *sys.argv[1:]]),
+        trust=trust,
         remarks=asked,
     )
     display = RunDisplay()

@@ -24,6 +24,9 @@ def crosscheck(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Load models that can run code when loaded: TorchScript, torch.export.")
+    ] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: results/runs/crosscheck]")] = None,
 ) -> None:
@@ -47,6 +50,7 @@ def crosscheck(
         device=find_device(device),
         out=out or Path("results/runs") / NAME,
         command=shlex.join(["adp-bench", *sys.argv[1:]]),
+        trust=trust,
         refusals=True,
         remarks=() if attack else remarks(dataset, samples),
     )

@@ -52,6 +52,9 @@ def run(
         str,
         typer.Option(help="What is attacked: a fast copy (folded, compiled), or the ensemble as it is (none)."),
     ] = "folded",
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Load models that can run code when loaded: TorchScript, torch.export.")
+    ] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: results/runs/PRESET]")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be run, and what it would cost.")] = False,
@@ -88,6 +91,7 @@ def run(
             device=where.find_device(device),
             out=out or Path("results/runs") / preset,
             command=shlex.join(["adp-bench", *sys.argv[1:]]),
+            trust=trust,
             keep_images=keep_images,
             acceleration=check_mode(acceleration),
             surrogate=None if surrogate == "none" else surrogate,

@@ -21,6 +21,8 @@ class EnsembleRequest:
     members: int = 3
     recipe: str = "fast"
     seed: int = 0
+    trust: bool = False
+    """Whether a checkpoint may be a program, which can run code when it is loaded."""
 
     @property
     def about(self) -> Entry:

@@ -47,10 +47,10 @@ class Trained:
         return describe_training(self.provenance)
 
 
-def load_outside(spec: str, dataset: str) -> Trained:
+def load_outside(spec: str, dataset: str, trust: bool = False) -> Trained:
     """The trained model that a spec names, checked on images like those of the dataset."""
     about = DATASETS.get(dataset)
-    ensemble = load_checkpoint(spec, dataset=dataset, shape=about.shape, classes=about.classes)
+    ensemble = load_checkpoint(spec, trust=trust, dataset=dataset, shape=about.shape, classes=about.classes)
     assert ensemble.provenance is not None
     if ensemble.provenance.recognised:
         images = torch.rand(8, *about.shape, generator=torch.Generator().manual_seed(0))
@@ -86,7 +86,7 @@ def _describe(trained: Trained) -> str:
 def find(request: EnsembleRequest) -> Trained | None:
     """The ensemble of a request, or None when it has to be trained first."""
     if is_checkpoint(request.defense):
-        return load_outside(request.defense, request.dataset)
+        return load_outside(request.defense, request.dataset, request.trust)
     path = locate(request)
     if path is None:
         return None

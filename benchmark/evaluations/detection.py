@@ -55,7 +55,9 @@ class Detection(Task):
     """Scores of adversarial images, made from all clean ones with their true labels; or of the clean ones."""
 
     evaluation: ClassVar[str] = "detection"
-    records: ClassVar[Schema] = RECORDS.plus(*(Column(name, "float64", words) for name, words in SCORES.items()))
+    records: ClassVar[Schema] = RECORDS.plus(
+        *(Column(name, "float64", words, float("nan")) for name, words in SCORES.items())
+    )
 
     named: NamedAttack | None
     """None for clean images."""

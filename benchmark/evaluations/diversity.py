@@ -41,7 +41,7 @@ class Diversity(Task):
 
     evaluation: ClassVar[str] = "diversity"
     records: ClassVar[Schema] = RECORDS.plus(
-        Column("led", "float64", "log ensemble diversity, true label removed"),
+        Column("led", "float64", "log ensemble diversity, true label removed", float("nan")),
         Column("probabilities_{member}", "object", "what a member predicts for one of the first images"),
         Column("tsne_{member}", "object", "place of a member's features in the plane"),
     )

@@ -38,7 +38,7 @@ class _Module:
         own = vars(module)
         self.kind, self.training, self.forward = type(module), module.training, own.get("forward")
         self.hooks = {name: dict(own[name]) for name in HOOKS if own.get(name)}
-        self.children = dict(own["_modules"]) if "_modules" in own else None
+        self.children = None if isinstance(module, torch.jit.ScriptModule) else dict(own["_modules"])
         """None for a compiled program, whose parts nobody can exchange."""
         self.tensors = [
             (name, tensor, tensor.detach().clone(), tensor.requires_grad)

@@ -71,6 +71,8 @@ class Material:
     """How the copy that is attacked is made: one of `benchmark.harness.acceleration.MODES`."""
     spec: str = ""
     """The defense spec or checkpoint that the ensemble was loaded by."""
+    trust: bool = False
+    """Whether that may be a program."""
 
 
 @contextmanager

@@ -35,9 +35,9 @@ class Grid:
     batch_size: int
     sections: tuple[Section, ...]
 
-    def ensemble(self, spec: str, seed: int) -> EnsembleRequest:
+    def ensemble(self, spec: str, seed: int, trust: bool = False) -> EnsembleRequest:
         """The ensemble of a defense in this grid."""
-        return EnsembleRequest(spec, self.dataset, self.network, self.members, self.recipe, seed)
+        return EnsembleRequest(spec, self.dataset, self.network, self.members, self.recipe, seed, trust)
 
     def section(self, kind: type[Some]) -> Some | None:
         """The section of a kind, if the grid has it."""

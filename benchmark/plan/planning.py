@@ -53,7 +53,7 @@ def check(request: Request) -> None:
         surrogate = request.surrogate if grid.section(BlackBoxSection) else None
         for spec in (*grid.defenses, *([surrogate] if surrogate else [])):
             if is_checkpoint(spec):
-                load_outside(spec, grid.dataset)
+                load_outside(spec, grid.dataset, request.trust)
             else:
                 parse_defense(spec).defense.check(grid.members, about.classes)
         if surrogate in grid.defenses:
@@ -71,7 +71,7 @@ def assemble(request: Request, asked: list[Cell], find: FindEnsemble) -> list[Wo
         data = datasets.load(grid.dataset)
         for seed in request.seeds:
             for spec in grid.defenses:
-                trained = find(grid.ensemble(spec, seed))
+                trained = find(grid.ensemble(spec, seed, request.trust))
                 names = chain((trained.label, trained.spec), (f"{trained.label} ({n})" for n in count(2)))
                 label = next(name for name in names if labels.get(name, trained.spec) == trained.spec)
                 labels[label] = trained.spec  # two models of one name have a column each
@@ -92,7 +92,7 @@ def _surrogate(request: Request, grid: Grid, seed: int, find: FindEnsemble) -> T
         return None
     if request.surrogate is None:
         return find(grid.ensemble("baseline", seed + SURROGATE_SEED))
-    return find(grid.ensemble(request.surrogate, seed))
+    return find(grid.ensemble(request.surrogate, seed, request.trust))
 
 
 def plan_cells(

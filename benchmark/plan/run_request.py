@@ -30,6 +30,8 @@ class Request:
     """How the copy that is attacked is made."""
     surrogate: str | None = None
     """Defense spec or checkpoint of the ensemble that black-box attacks are made on."""
+    trust: bool = False
+    """Whether models from outside may be programs, which can run code when they are loaded."""
     refusals: bool = False
     """A setting that a library cannot honour is a row that says so, not the end of the run."""
     remarks: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ def measure_costs(request: Request, specs: list[str], labels: list[str]) -> list
     grid = request.preset.grids[0]
     images = datasets.load(grid.dataset).test.images(slice(0, 200)).to(request.device)
     for spec, label in zip(specs, labels, strict=True):
-        trained = find_or_train(grid.ensemble(spec, request.seeds[0]), request.device.type, say)
+        trained = find_or_train(grid.ensemble(spec, request.seeds[0], request.trust), request.device.type, say)
         model = trained.ensemble.to(request.device).eval()
         times = []
         for _ in range(3):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,16 +11,16 @@ import torch
 from benchmark import datasets
 from benchmark.cells.cell import Cell
 from benchmark.cells.store import Store
-from benchmark.ensembles.finding import load_outside
+from benchmark.ensembles.finding import Trained
 from benchmark.ensembles.folders import ENSEMBLES, references
 from benchmark.harness.prepared import predict, prepared
 from benchmark.harness.verification import outside
-from defenses.checkpoints import FILE_NAME, is_checkpoint, load_checkpoint, read_provenance
+from defenses.checkpoints import FILE_NAME, load_checkpoint, read_provenance
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble
 
 
-def check_kept(store: Store, cell: Cell) -> tuple[int, list[str]]:
+def check_kept(store: Store, cell: Cell, given: Sequence[Trained] = ()) -> tuple[int, list[str]]:
     """How many images a cell kept, and everything that is not as its records say."""
     index, pixels = store.images(cell)
     records = store.read(cell).set_index("index")
@@ -35,7 +37,7 @@ def check_kept(store: Store, cell: Cell) -> tuple[int, list[str]]:
         far = int(outside(clean, images, cell.task.bound).sum())
         if far:
             complaints.append(f"{far} images lie outside the bound {cell.task.bound}")
-    ensemble = find_weights(cell)
+    ensemble = find_weights(cell, given)
     with prepared(ensemble):
         predicted = predict(ensemble, images, cell.conditions.batch_size) if len(images) else index
     right = int((predicted == test.labels[rows].numpy()).sum())
@@ -47,16 +49,20 @@ def check_kept(store: Store, cell: Cell) -> tuple[int, list[str]]:
     return len(images), complaints
 
 
-def find_weights(cell: Cell) -> Ensemble:
-    """The very ensemble a cell attacked: named by its spec, or found by its weights among those that are here."""
-    if is_checkpoint(cell.ensemble.spec):
-        trained = load_outside(cell.ensemble.spec, cell.images.dataset)
-        if trained.provenance.weights_sha256 == cell.ensemble.weights:
+def find_weights(cell: Cell, given: Sequence[Trained]) -> Ensemble:
+    """The very ensemble a cell attacked, by its weights: among the models that were given, then among those here.
+
+    What the run folder says of its models is never loaded: a manifest can name any file.
+    """
+    facts = cell.ensemble
+    for trained in given:
+        if trained.provenance.weights_sha256 == facts.weights:
             return trained.ensemble
     for root in (*references(), ENSEMBLES):
         for path in sorted(Path(root).rglob(FILE_NAME)):
-            if read_provenance(path).weights_sha256 == cell.ensemble.weights:
-                return load_checkpoint(path)
+            with contextlib.suppress(BadInput):  # a checkpoint that is damaged is not this one
+                if read_provenance(path).weights_sha256 == facts.weights:
+                    return load_checkpoint(path)
     raise BadInput(
-        f"the ensemble {cell.ensemble.defense} with weights {cell.ensemble.weights[:16]}… is not here any more"
+        f"no ensemble here has the weights of {facts.defense}, {facts.weights[:16]}…; name the model with --model"
     )

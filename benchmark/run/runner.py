@@ -87,6 +87,7 @@ def _open_work(store: Store, request: Request, work: list[Work]) -> Iterator[tup
                 keep_images=request.keep_images,
                 acceleration=request.acceleration,
                 spec=part.trained.spec,
+                trust=request.trust,
             )
             yield material, cells
 

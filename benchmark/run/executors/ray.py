@@ -187,7 +187,7 @@ def _pack(material: Material, cell: Cell) -> _Parcel:
     outside = origin is None or bool(origin.recognised)
     test = material.test
     own = replace(test, pixels=test.pixels.clone(), labels=test.labels.clone())  # a view would travel with its whole
-    names = ("batch_size", "device", "keep_images", "acceleration", "spec")
+    names = ("batch_size", "device", "keep_images", "acceleration", "spec", "trust")
     return _Parcel(
         key=os.urandom(8).hex(),
         ensemble=None if outside else material.ensemble,
@@ -215,7 +215,7 @@ def _unpack(parcel: _Parcel) -> Material:
         spec = parcel.others["spec"]
         try:
             os.chdir(parcel.folder)
-            loaded = load_outside(spec, parcel.dataset)
+            loaded = load_outside(spec, parcel.dataset, parcel.others["trust"])
         except (OSError, BadInput) as error:
             raise BadInput(f"a node of the Ray cluster cannot load {spec}: {error}; put it where all see it") from error
         if loaded.provenance.weights_sha256 != parcel.weights:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmark.attacks import NamedAttack, RecordedAttack, parse_attack
+from benchmark.attacks import NamedAttack, RecordedAttack, parse_attack, recorded_class
 from benchmark.attacks.bounds import Bound
 from benchmark.attacks.definitions import EAD, PGD
 from benchmark.cells.cell import Cell
@@ -350,7 +350,7 @@ FIRST_VERSION: dict[str, tuple[str, str, dict[str, Any], Task]] = {
         },
         WhiteBox(
             NamedAttack(
-                "pgd", "torchattacks", RecordedAttack("eps=0.1", (("eps", 0.1), ("steps", 10)), LINF), "3.5.1"
+                "pgd", "torchattacks", recorded_class("pgd")("eps=0.1", (("eps", 0.1), ("steps", 10)), LINF), "3.5.1"
             ),
             "paper",
         ),

@@ -429,13 +429,18 @@ def test_kept_images_fool_the_same_weights_later(folder: Path, capsys: pytest.Ca
     records = store.read(cell)
     assert images.dtype == np.float32 and "adversarial" not in records
     assert index.tolist() == records["index"][records["attacked"] & ~records["correct"]].tolist()
-    assert adp_bench(["verify", str(folder)]) == 0
+    models = [
+        word for spec in dict.fromkeys(cell.ensemble.spec for cell in store.asked()) for word in ("--model", spec)
+    ]
+    assert adp_bench(["verify", str(folder)]) == 2, "what a manifest names is never loaded"
+    assert "--model" in capsys.readouterr().err
+    assert adp_bench(["verify", str(folder), *models]) == 0
     assert "fool it as recorded" in capsys.readouterr().out
     path = store.images_path(cell)
     content = safetensors.numpy.load(path.read_bytes())
     content["images"] = np.clip(content["images"] + 0.3, 0, 1)
     path.write_bytes(safetensors.numpy.save(content))
-    assert adp_bench(["verify", str(folder)]) == 1
+    assert adp_bench(["verify", str(folder), *models]) == 1
     assert re.search(rf"[1-9]\d* images lie outside the bound linf:{EPS}\b", capsys.readouterr().out)
 
 

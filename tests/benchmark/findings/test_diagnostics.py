@@ -141,7 +141,7 @@ def test_suites_and_surrogates_must_be_alike_too(seen: Seen) -> None:
 
 
 def test_a_gradient_that_vanishes_where_the_image_was_wrong_already_speaks_against_nothing(seen: Seen) -> None:
-    wrong = {"zero_gradient": _first(30), "clean_prediction": np.where(_first(30), -1, LABELS)}
+    wrong = {"zero_gradient": _first(30), "clean_prediction": np.where(_first(30), 99, LABELS)}
     assert _names(seen(Detection(PGD.named), **wrong)) == []
     ead = Detection(parse_attack("ead(c=1)"))
     assert _names(seen(ead, never_left=_first(30), **wrong)) == []
@@ -313,7 +313,7 @@ def test_an_l2_attack_does_not_beat_an_linf_worst_case_of_its_radius(
 
 def test_no_flags_says_how_much_was_checked_and_what_could_not_be(seen: Seen) -> None:
     alone, both = diagnose([seen()]), diagnose([seen(), seen(_task("fgsm(eps=0.1)"))])
-    assert re.match(r"no flags: 8 checks on 1 cells; not possible on this run: .*single-step-wins", alone.summary)
+    assert re.match(r"no flags: 9 checks on 1 cells; not possible on this run: .*single-step-wins", alone.summary)
     assert "single-step-wins" not in both.summary and "on 2 cells" in both.summary
     assert diagnose([]).summary == "nothing was attacked, so there is nothing to check"
 

@@ -105,7 +105,7 @@ def test_columns_of_members_and_pictures_follow_as_they_are() -> None:
 
 def test_a_schema_with_more_columns_leaves_the_other_as_it_was() -> None:
     schema = Schema((Column("index", "int64", "row"),))
-    more = schema.plus(Column("led", "float64", "diversity"), Column("rank", "int64", "place", -1))
+    more = schema.plus(Column("led", "float64", "diversity", float("nan")), Column("rank", "int64", "place", -1))
     assert [column.name for column in more.columns] == ["index", "led", "rank"] and len(schema.columns) == 1
     frame = more.frame(Span(0, 2), {})
     assert frame["led"].isna().all() and frame["rank"].tolist() == [-1, -1]

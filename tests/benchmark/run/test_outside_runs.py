@@ -46,7 +46,7 @@ def _demo(defenses: tuple[str, ...], *sections: Section) -> Preset:
 
 
 def _request(preset: Preset, out: Path, seeds: tuple[int, ...] = (0,), surrogate: str | None = None) -> Request:
-    return Request(preset, 20, seeds, torch.device("cpu"), out, "", surrogate=surrogate)
+    return Request(preset, 20, seeds, torch.device("cpu"), out, "", surrogate=surrogate, trust=True)
 
 
 class Whole(nn.Module):
@@ -87,7 +87,20 @@ def models(ensemble: Ensemble, checkpoint: Path, here: Path) -> Path:
 def _run(specs: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[pd.DataFrame, str]:
     """The table of a run of these defenses, and what the terminal said."""
     capfd.readouterr()
-    assert run(["run", "demo", *(word for spec in specs for word in ("--defense", spec)), *QUICK, "--out", "run"]) == 0
+    assert (
+        run(
+            [
+                "run",
+                "demo",
+                *(word for spec in specs for word in ("--defense", spec)),
+                *QUICK,
+                "--trust",
+                "--out",
+                "run",
+            ]
+        )
+        == 0
+    )
     return pd.read_csv("run/table.csv", index_col="defense", keep_default_na=False), capfd.readouterr().err
 
 
@@ -137,11 +150,38 @@ def test_a_program_without_features_goes_through_every_evaluation_but_the_map_of
 
 
 def test_two_models_from_outside_can_be_compared(models: Path) -> None:
-    arguments = ["compare", "script.pt", "--against", f"net0.pt,net1.pt:{NETWORK}", "--dataset", "digits", *QUICK]
+    arguments = [
+        "compare",
+        "script.pt",
+        "--against",
+        f"net0.pt,net1.pt:{NETWORK}",
+        "--dataset",
+        "digits",
+        "--trust",
+        *QUICK,
+    ]
     assert run([*arguments, "--out", "comparison"]) == 0
     text = Path("comparison/comparison.md").read_text(encoding="utf-8")
     assert text.startswith("# script against net0 and 1 more\n")
     assert "- script: from outside: TorchScript program, 1 × Whole" in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "demo", "--plan", "--defense", "script.pt"],
+        ["run", "demo", "--defense", "program.pt2"],
+        ["compare", "baseline", "--against", "script.pt"],
+        ["crosscheck", "--defense", "program.pt2"],
+    ],
+    ids=" ".join,
+)
+def test_a_program_is_refused_without_trust_before_anything_is_done(
+    models: Path, command: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = set(models.rglob("*"))
+    assert run(command) == 2
+    assert "--trust" in capfd.readouterr().err and set(models.rglob("*")) == before
 
 
 def test_other_weights_under_the_same_name_are_attacked_again(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -244,7 +284,7 @@ def test_a_model_that_does_not_suit_the_run_is_one_line_and_nothing_left_behind(
     Path("models.py").write_text("def lost():\n    raise ValueError('no weights')\n")
     before = set(here.iterdir())
     capfd.readouterr()
-    assert run(["run", "demo", "--defense", spec, *QUICK, "--out", "run"]) == 2
+    assert run(["run", "demo", "--defense", spec, *QUICK, "--trust", "--out", "run"]) == 2
     output = capfd.readouterr()
     assert output.out == "" and message in output.err
     assert re.fullmatch(r"adp-bench: [^\n]+\n", output.err), "exactly one line"
