@@ -6,7 +6,8 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from benchmark.cells.cell import Cell
 from benchmark.cells.codec import from_json, to_json
 from benchmark.cells.pictures import LEGACY, Pictures, clean_file, picture_columns
 from benchmark.cells.record_files import Damaged, columns_of, read_cell, read_commit, read_records, write_records
+from benchmark.cells.writer import HOLDER, LOCK, only_writer
 from benchmark.evaluations.worst_case import from_wide
 from benchmark.harness.records import PICTURES, SUCCESSES, Span
 from benchmark.harness.tiers import as_strict
@@ -37,6 +39,10 @@ class Store:
         self.folder = folder
         self.cells = folder / "cells"
 
+    def only_writer(self, say: Callable[[str], None] = lambda words: None) -> AbstractContextManager[None]:
+        """Hold the folder against every other process that writes in it."""
+        return only_writer(self.folder, say)
+
     def open(self, preset: str) -> None:
         """Make the folder ready for a preset; refuse one that holds something else."""
         manifest = self.folder / MANIFEST
@@ -48,9 +54,15 @@ class Store:
             raise BadInput(f"{self.folder} is not empty and holds no run; choose another --out")
         writable_folder(self.cells)
 
+    def sweep(self) -> None:
+        """Remove what killed writers left half written; only for who holds the folder."""
+        for leftover in (*self.folder.glob(".*.tmp"), *self.cells.rglob(".*.tmp")):
+            leftover.unlink(missing_ok=True)
+
     def _is_fresh(self) -> bool:
         """True for an empty folder, or one a run was killed in before its first cell was planned."""
-        there = [path for path in self.folder.rglob("*") if not re.fullmatch(r"\..+\.tmp|\.probe\.\d+", path.name)]
+        ours = rf"\..+\.tmp|\.probe\.\d+|{re.escape(LOCK)}|{re.escape(HOLDER)}"
+        there = [path for path in self.folder.rglob("*") if not re.fullmatch(ours, path.name)]
         return there in ([], [self.cells]) and not self.cells.is_file()
 
     # --- the manifest ---

@@ -15,8 +15,11 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of
     from benchmark.run.display import RunDisplay
 
     display = RunDisplay()
+    store = Store(folder)
+    store.manifest()  # a folder without a run is refused before anything is written in it
     try:
-        write_report(Store(folder), display.writing)
+        with store.only_writer(display.say):
+            write_report(store, display.writing)
     finally:
         display.stop()
     typer.echo(folder / "report.html")

@@ -37,6 +37,14 @@ def run(
     store = Store(request.out)
     check(request)
     store.open(request.preset.name)
+    with store.only_writer(display.say):
+        store.sweep()
+        return _run(request, store, display, executor or Local(), finish)
+
+
+def _run(
+    request: Request, store: Store, display: RunDisplay, executor: Executor, finish: Callable[[Store], None]
+) -> Store:
     where = present(request.device).type
 
     def find(wanted: EnsembleRequest) -> Trained:
@@ -59,7 +67,7 @@ def run(
         store.tidy(cell)  # a run that was killed may have left its progress behind
     ledger = Ledger(store, display, request.keep_images, request.refusals)
     batches = ledger.batches(_open_work(store, request, work))
-    with closing((executor or Local()).run(batches, display)) as outcomes:
+    with closing(executor.run(batches, display)) as outcomes:
         for outcome in outcomes:
             ledger.take(outcome)
     try:
