@@ -37,7 +37,7 @@ def write_records(path: Path, cell: Cell, records: pd.DataFrame, commit: str) ->
     """Write records with the cell that they are of and a checksum over both."""
     described = json.dumps(to_json(cell))
     table = _read_back(pa.Table.from_pandas(records, preserve_index=False))  # as every reader will find it
-    metadata = {CELL: described, CHECKSUM: _checksum(table, described)} | ({COMMIT: commit} if commit else {})
+    metadata = {CELL: described, CHECKSUM: _checksum(table, described, commit)} | ({COMMIT: commit} if commit else {})
     write_bytes(path, _parquet(table.replace_schema_metadata(metadata)))  # in memory first: a full disk is told plainly
 
 
@@ -72,7 +72,8 @@ def read_records(path: Path, cell: Cell, span: Span) -> pd.DataFrame:
         metadata = table.schema.metadata or {}
         described = metadata[CELL].decode()
         found = from_json(json.loads(described))
-        if CHECKSUM in metadata and metadata[CHECKSUM].decode() != _checksum(table, described):
+        commit = metadata.get(COMMIT, b"").decode()
+        if CHECKSUM in metadata and metadata[CHECKSUM].decode() != _checksum(table, described, commit):
             raise Damaged(path, "its content does not match its checksum")
         records = table.to_pandas()
     except Damaged:
@@ -115,10 +116,10 @@ def _read_back(table: pa.Table) -> pa.Table:
     return pq.read_table(io.BytesIO(_parquet(table)))
 
 
-def _checksum(table: pa.Table, described: str) -> str:
-    """sha256 over the description of the cell and the content of the table, in Arrow's own stream format."""
+def _checksum(table: pa.Table, described: str, commit: str) -> str:
+    """sha256 over what a file says of itself and the content of the table, in Arrow's own stream format."""
     plain = table.replace_schema_metadata(None).combine_chunks()
     stream: Any = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, plain.schema) as writer:
         writer.write_table(plain)
-    return hashlib.sha256(described.encode() + stream.getvalue().to_pybytes()).hexdigest()
+    return hashlib.sha256(f"{described} {commit}".encode() + stream.getvalue().to_pybytes()).hexdigest()
