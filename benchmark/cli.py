@@ -59,6 +59,9 @@ def run(arguments: list[str]) -> int:
         return _say(error, 1)
     except (KeyboardInterrupt, typer.Abort):
         return _say(INTERRUPTED, 130)
+    except OSError as error:  # a path that is too long, a file that may not be read, a folder that is not one
+        where = f" {error.filename}" if error.filename else ""
+        return _say(f"cannot use{where}: {error.strerror or error}", 2)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help, whose lines are meant
             typer.echo(str(error), err=True)

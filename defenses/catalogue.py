@@ -151,7 +151,7 @@ def import_file(path: Path) -> ModuleType:
     except BadInput:
         del sys.modules[name]
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a file that ends the program has defined nothing either
         del sys.modules[name]
         raise BadInput(f"{path} could not be imported: {type(error).__name__}: {error}") from error
     return module

@@ -74,9 +74,11 @@ class Store:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise BadInput(f"{self.folder} holds no run: there is no {MANIFEST} in it") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadInput(f"{path} cannot be read: {error}") from None
-        if not (isinstance(content, dict) and {"preset", "title", "commands", "cells"} <= content.keys()):
+        kinds = {"preset": str, "title": str, "commands": list, "cells": list}
+        whole = isinstance(content, dict) and all(isinstance(content.get(key), kind) for key, kind in kinds.items())
+        if not (whole and isinstance(content.get("surrogates", {}), dict)):
             raise BadInput(f"{path} was not written by adp-bench run; choose another folder")
         return content
 

@@ -19,7 +19,7 @@ Many = list[str] | None
 
 def compare(
     candidate: Annotated[str, typer.Argument(help="A defense, file.py:name, or a checkpoint.")],
-    against: Annotated[str, typer.Option(help="The defense to compare with: any of the same.")],
+    against: Annotated[list[str], typer.Option(help="The defense to compare with: any of the same.")],
     dataset: Annotated[str | None, typer.Option(help="Dataset; its preset is taken.  [default: digits]")] = None,
     preset: Annotated[str | None, typer.Option(help="Preset whose attacks are run.  [default: by dataset]")] = None,
     attack: Annotated[Many, typer.Option(help="Only these attacks. May be repeated.")] = None,
@@ -34,6 +34,9 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: under results/runs]")] = None,
 ) -> None:
     """Run what is missing of two defenses on the same images, and say what may be concluded."""
+    reference, *others = against
+    if others:
+        raise BadInput(f"a comparison has one reference, and {len(against)} were given; compare with each in turn")
     if dataset is not None and preset is not None:
         raise BadInput("say where to compare by --dataset or by --preset, one of them")
     from dataclasses import replace
@@ -59,10 +62,10 @@ def compare(
         raise BadInput(
             f"no preset compares on {dataset!r}; {did_you_mean(str(dataset), known)}, or name one with --preset"
         )
-    if canonical(candidate) == canonical(against):
+    if canonical(candidate) == canonical(reference):
         raise BadInput(f"{candidate} cannot be compared with itself; choose another --against")
     asked = () if dataset or preset else ("comparing on digits; --dataset or --preset asks for another",)
-    wish = Wish(tiers=tuple(tier or []), defenses=(candidate, against), attacks=tuple(attack or []))
+    wish = Wish(tiers=tuple(tier or []), defenses=(candidate, reference), attacks=tuple(attack or []))
     chosen = narrow(load_preset(name), wish)
     grids = [
         replace(grid, sections=(CleanSection(), *(section for section in grid.sections if section.compared)))
@@ -70,11 +73,11 @@ def compare(
     ]
     set_threads(threads, [DATASETS.get(grid.dataset).threads for grid in chosen.grids])
     request = Request(
-        preset=replace(chosen, name=f"compare {name}", title=f"{candidate} against {against}", grids=tuple(grids)),
+        preset=replace(chosen, name=f"compare {name}", title=f"{candidate} against {reference}", grids=tuple(grids)),
         samples=read_samples(samples),
         seeds=(seed,),
         device=find_device(device),
-        out=out or Path("results/runs") / slug("compare", name, Path(candidate).name, "against", Path(against).name),
+        out=out or Path("results/runs") / slug("compare", name, Path(candidate).name, "against", Path(reference).name),
         command=shlex.join(["adp-bench", *sys.argv[1:]]),
         trust=trust,
         remarks=asked,
@@ -82,8 +85,8 @@ def compare(
     display = RunDisplay()
 
     def keep(store: Store) -> None:
-        first, second = (label_in(store, spec) for spec in (candidate, against))
-        keep_record(store, first, second, measure_costs(request, [candidate, against], [first, second]))
+        first, second = (label_in(store, spec) for spec in (candidate, reference))
+        keep_record(store, first, second, measure_costs(request, [candidate, reference], [first, second]))
 
     try:
         store = run_request(request, display, finish=keep)

@@ -80,7 +80,11 @@ def _checkpoints() -> list[Row]:
     rows = []
     for root in (*references(), ENSEMBLES):
         for path in sorted(root.glob(f"*/*/{FILE_NAME}")):
-            origin = read_provenance(path)
+            try:
+                origin = read_provenance(path)
+            except BadInput as error:  # the others are listed all the same
+                typer.echo(f"adp-bench: {error}", err=True)
+                continue
             recipe = origin.recipe
             accuracy = origin.scores.get("test_accuracy")
             rows.append(

@@ -112,13 +112,13 @@ def read_samples(text: str | None) -> int | str | None:
     """The number of images asked for, ``all``, or None."""
     if text is None or text == "all":
         return text
-    if not text.isdecimal() or int(text) < 1:
-        raise BadInput(f"samples is {text!r}; write a number of images, or all")
+    if not text.isdecimal() or len(text) > 12 or int(text) < 1:
+        raise BadInput(f"samples is {text[:40]!r}; write a number of images, or all")
     return int(text)
 
 
 def _seeds(text: str) -> tuple[int, ...]:
     parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise BadInput(f"seeds is {text!r}; write whole numbers with commas, such as 0,1,2")
+    if not all(part.strip().isdecimal() and len(part) < 20 for part in parts):
+        raise BadInput(f"seeds is {text[:40]!r}; write whole numbers with commas, such as 0,1,2")
     return tuple(dict.fromkeys(int(part) for part in parts))

@@ -19,7 +19,8 @@ from defenses.errors import BadInput, RunFailed
 
 ALREADY_THERE = "files already in the data folder"
 _DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
-_SOURCE_TROUBLE = (SourceFailed, OSError, EOFError, ValueError, SyntaxError, zlib.error, tarfile.TarError)
+_DAMAGED = (EOFError, ValueError, SyntaxError, LookupError, TypeError, AttributeError, zlib.error, tarfile.TarError)
+_SOURCE_TROUBLE = (SourceFailed, OSError, *_DAMAGED)
 
 
 def data_folder() -> Path:

@@ -18,6 +18,7 @@ from benchmark.cells.pictures import Pictures
 from benchmark.cells.store import Store
 from benchmark.evaluations.task import Task
 from benchmark.findings.diagnostics import Diagnosis, diagnose
+from defenses.errors import BadInput
 
 COMPARED = "comparison.json"
 """The file that says which defenses of a run are compared."""
@@ -78,4 +79,10 @@ def read_results(store: Store) -> Results:
 
 def _compared(store: Store) -> dict[str, Any]:
     path = store.folder / COMPARED
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {"candidate": str(found["candidate"]), "reference": str(found["reference"]), "costs": [*found["costs"]]}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadInput(f"{path} cannot be read ({error}); run the comparison again") from None

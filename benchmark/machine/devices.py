@@ -9,6 +9,8 @@ import torch
 from defenses.errors import BadInput
 from defenses.members.subnormals import subnormals_as_zero
 
+MOST_THREADS = 4096
+
 
 def find_device(name: str) -> torch.device:
     """``auto`` takes a GPU when there is one."""
@@ -40,8 +42,8 @@ def set_threads(threads: int | None, usual: Iterable[int | None] = ()) -> None:
     if threads is None and len(wanted) == 1:
         (threads,) = wanted
     if threads is not None:
-        if threads < 1:
-            raise BadInput(f"threads is {threads}; it must be at least 1")
+        if not 1 <= threads <= MOST_THREADS:
+            raise BadInput(f"threads is {threads}; it must lie between 1 and {MOST_THREADS}")
         torch.set_num_threads(threads)
     with subnormals_as_zero():
         torch.ones(2**20).add_(1)  # starts PyTorch's other threads here, so that they too treat subnormals as zero

@@ -94,11 +94,24 @@ def read_provenance(path: Path) -> Provenance:
             raise BadInput(f"{path} has checkpoint format {record.get('format')}; this version reads format {FORMAT}")
         known = {f.name for f in fields(Provenance)}
         values = {k: v for k, v in record.items() if k in known}
-        return Provenance(**{**values, "shape": tuple(values["shape"])})
+        origin = Provenance(**{**values, "shape": tuple(values["shape"])})
+        _check_kinds(origin)
+        return origin
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"{path} has metadata that cannot be read: {error}") from error
+
+
+def _check_kinds(origin: Provenance) -> None:
+    """Refuse metadata whose values are of another kind than they should be."""
+    usual = Provenance("", "", "", 1, (0, 0, 0), 1)
+    for name, value in asdict(usual).items():
+        found = getattr(origin, name)
+        if type(found) is not type(value):
+            raise ValueError(f"{name} is {found!r}")
+    if not (origin.members >= 1 and origin.classes >= 1 and [type(size) for size in origin.shape] == [int] * 3):
+        raise ValueError(f"{origin.members} members, {origin.classes} classes, images of shape {origin.shape}")
 
 
 def load_own(path: Path) -> Ensemble:

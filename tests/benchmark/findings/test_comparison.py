@@ -85,12 +85,14 @@ def test_adversarial_training_differs_from_a_baseline_and_the_report_says_so_aga
         (["--dataset", "digits", "--samples", "0"], "samples is '0'"),
         (["--dataset", "digits", "--seed", "-1"], "seed is -1"),
         (["--dataset", "digits", "--against", "basline"], "did you mean baseline"),
+        (["--against", "adp-2-0", "--against", "jsd(lambda=1)"], "one reference"),
     ],
 )
 def test_bad_input_is_one_line(
     arguments: list[str], message: str, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["compare", "baseline", "--against", "adp-2-0.5", *arguments]) == 2
+    against = [] if arguments.count("--against") == 1 else ["--against", "adp-2-0.5"]
+    assert run(["compare", "baseline", *against, *arguments]) == 2
     output = capfd.readouterr()
     assert output.out == "" and message in output.err
     assert re.fullmatch(r"adp-bench: [^\n]+\n", output.err), "exactly one line"
