@@ -25,6 +25,10 @@ HASHED = (
 """What the identity of a cell is made of, beside the number of images; `identity_of` adds two special cases."""
 
 
+UNSAID = {"published": None, "evaluation": "whitebox", "acceleration": "folded"}
+"""What the first files did not say, and what they meant by it."""
+
+
 def to_json(cell: Cell) -> dict[str, Any]:
     """Plain values, for files."""
     task = cell.task.written()
@@ -61,6 +65,7 @@ def to_json(cell: Cell) -> dict[str, Any]:
 def from_json(content: Any) -> Cell:
     """The cell that a file describes."""
     try:
+        content = {**UNSAID, **content}
         if content["evaluation"] not in TASKS:
             raise BadInput(
                 f"the run has cells of evaluation {content['evaluation']!r}; "

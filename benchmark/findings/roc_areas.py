@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from benchmark.cells.cell import Cell, attack_titles
 from benchmark.evaluations.detection import SCORES, Detection
@@ -92,16 +92,20 @@ def auc_interval(clean: Scores, adversarial: Scores, confidence: float = 0.95) -
     """Area under the ROC curve of "clean scores higher", with DeLong's interval."""
     if not len(clean) or not len(adversarial):
         return float("nan"), float("nan"), float("nan")
-    both = stats.rankdata(np.concatenate([clean, adversarial]))
-    within_clean, within_adversarial = stats.rankdata(clean), stats.rankdata(adversarial)
+    both, within_clean, within_adversarial = map(_ranks, (np.concatenate([clean, adversarial]), clean, adversarial))
     over = (both[: len(clean)] - within_clean) / len(adversarial)  # share of adversarial scores below each clean one
     under = 1 - (both[len(clean) :] - within_adversarial) / len(clean)
     area = float(over.mean())
     variance = (np.var(over, ddof=1) / len(clean) if len(clean) > 1 else 0.0) + (
         np.var(under, ddof=1) / len(adversarial) if len(adversarial) > 1 else 0.0
     )
-    half = stats.norm.ppf(0.5 + confidence / 2) * variance**0.5
+    half = special.ndtri(0.5 + confidence / 2) * variance**0.5
     return area, max(area - half, 0.0), min(area + half, 1.0)
+
+
+def _ranks(values: Scores) -> Scores:
+    """Places in ascending order, from 1; equal values share theirs."""
+    return pd.Series(values).rank().to_numpy()
 
 
 def roc(clean: Scores, adversarial: Scores) -> tuple[Scores, Scores]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special  # scipy.stats has the same functions, and takes a third of a second to import
 
 SIGNIFICANT = 0.05
 """Level of the tests whose outcome tables and sentences tell."""
@@ -17,8 +17,8 @@ def accuracy_interval(correct: int, count: int, confidence: float = 0.95) -> tup
     if count == 0:
         return 0.0, 1.0
     tail = (1 - confidence) / 2
-    low = stats.beta.ppf(tail, correct, count - correct + 1) if correct else 0.0
-    high = stats.beta.ppf(1 - tail, correct + 1, count - correct) if correct < count else 1.0
+    low = special.betaincinv(correct, count - correct + 1, tail) if correct else 0.0
+    high = special.betaincinv(correct + 1, count - correct, 1 - tail) if correct < count else 1.0
     return float(low), float(high)
 
 
@@ -27,7 +27,7 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
     one, other = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
     only_first, only_second = int((one & ~other).sum()), int((~one & other).sum())
     discordant = only_first + only_second
-    return float(stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
+    return min(1.0, 2 * float(special.bdtr(min(only_first, only_second), discordant, 0.5)))
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> tuple[float, float, float]:
@@ -41,7 +41,7 @@ def paired_difference(first: ArrayLike, second: ArrayLike, confidence: float = 0
     # half an observation is added to each cell of the 2 × 2 table
     centre = (only_first - only_second) / (count + 2)
     spread = ((only_first + only_second + 1) - (only_first - only_second) ** 2 / (count + 2)) ** 0.5 / (count + 2)
-    half = float(stats.norm.ppf(0.5 + confidence / 2)) * spread
+    half = float(special.ndtri(0.5 + confidence / 2)) * spread
     return difference, max(centre - half, -1.0), min(centre + half, 1.0)
 
 

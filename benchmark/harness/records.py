@@ -68,6 +68,9 @@ class Schema:
     def complete(self, records: pd.DataFrame) -> pd.DataFrame:
         """The records with every fixed column there, each of its type; columns of members follow as they are."""
         fixed = [column for column in self.columns if "{member}" not in column.name]
+        if all(column.name in records and records[column.name].dtype == column.kind for column in fixed):
+            names = [column.name for column in fixed]
+            return records[[*names, *(name for name in records if name not in names)]]
         found: dict[str, Any] = {}
         for column in fixed:
             kind: Any = column.kind

@@ -13,7 +13,7 @@ from benchmark.attacks import NamedAttack, RecordedAttack, parse_attack, recorde
 from benchmark.attacks.bounds import Bound
 from benchmark.attacks.definitions import EAD, PGD
 from benchmark.cells.cell import Cell
-from benchmark.cells.codec import from_json, to_json
+from benchmark.cells.codec import UNSAID, from_json, to_json
 from benchmark.evaluations import TASKS
 from benchmark.evaluations.blackbox import BlackBox
 from benchmark.evaluations.clean import Clean
@@ -30,7 +30,7 @@ PGD_01 = parse_attack("pgd(eps=0.1)")
 STRICT = WhiteBox(PGD_01, "strict")
 SHARED = WhiteBox(parse_attack("ead(c=5)"), "strict", shared_images=True)
 LINF = Bound("linf", 0.1)
-WORST = WorstCase(LINF, "quick", stages("quick", LINF, 2))
+WORST = WorstCase(LINF, "quick", stages("quick", LINF, 2, 10))
 L2 = Bound("l2", 0.5)
 GONE = NamedAttack("gone", "elsewhere", RecordedAttack("eps=0.5", (("eps", 0.5), ("norm", "l2")), L2), "7")
 EXAMPLES: dict[str, Task] = {
@@ -465,9 +465,16 @@ def test_an_unknown_evaluation_is_named(cell: Cell) -> None:
         from_json({**to_json(cell), "evaluation": "whitebix"})
 
 
+@pytest.mark.parametrize("key", UNSAID)
+def test_what_the_first_files_did_not_say_has_its_meaning(cell: Cell, key: str) -> None:
+    content = {**to_json(cell), **UNSAID}
+    rest = {other: value for other, value in content.items() if other != key}
+    assert from_json(rest) == from_json(content)
+
+
 def test_a_missing_key_is_named(cell: Cell) -> None:
     content = to_json(cell)
-    for key in content.keys() - {"bound", "shared_images"}:
+    for key in content.keys() - {"bound", "shared_images", *UNSAID}:
         rest = {other: value for other, value in content.items() if other != key}
         with pytest.raises(BadInput, match=f"another version of this program .*'{key}'.*choose another --out"):
             from_json(rest)
