@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmark.findings.statistics import accuracy_interval, holm, mcnemar, paired_difference
+from benchmark.findings.statistics import SIGNIFICANT, accuracy_interval, holm, mcnemar, paired_difference
 
 COUNTS = st.integers(1, 400).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count)))
 PAIRS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60)
@@ -111,3 +111,36 @@ def test_the_paired_interval_covers_the_truth(both: float, only_first: float, on
 
 def test_no_pair_says_nothing() -> None:
     assert paired_difference([], []) == (0.0, -1.0, 1.0)
+
+
+# --- defaults, and what comes in and goes out ---
+
+
+@pytest.mark.parametrize(
+    ("correct", "count", "low", "high"),
+    [(5, 10, 0.1871, 0.8129), (8, 10, 0.4439, 0.9748), (0, 10, 0.0, 0.3085), (10, 10, 0.6915, 1.0)],
+)
+def test_intervals_are_at_95_percent_unless_told_as_printed_tables_are(
+    correct: int, count: int, low: float, high: float
+) -> None:
+    assert accuracy_interval(correct, count) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_six_images_against_none_are_significant_and_five_are_not() -> None:
+    """2 · 2⁻⁶ = 0.031 and 2 · 2⁻⁵ = 0.0625: the usual level of 5 % lies between."""
+    assert mcnemar(*_pairs(6, 0)) < SIGNIFICANT < mcnemar(*_pairs(5, 0))
+
+
+def test_outcomes_may_be_numbers_or_nothing_at_all() -> None:
+    """A column of 0.0 and 1.0 is one of booleans; an empty list, which numpy takes for floats, holds no pair."""
+    first, second = _pairs(9, 3)
+    numbers = [float(value) for value in first], [float(value) for value in second]
+    assert mcnemar(*numbers) == mcnemar(first, second)
+    assert paired_difference(*numbers) == paired_difference(first, second)
+    assert mcnemar([], []) == 1.0
+
+
+def test_results_are_plain_numbers_for_words_and_files() -> None:
+    first, second = _pairs(9, 3)
+    found = [*accuracy_interval(3, 7), mcnemar(first, second), *paired_difference(first, second), *holm([0.01, 0.4])]
+    assert {type(value) for value in found} == {float}

@@ -1,4 +1,4 @@
-"""Crafting draws from seeds of its own: every generator is given back, and a target is the image's alone."""
+"""Crafting draws from seeds of its own and gives every generator back; a second look finds a model that is random."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import random
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
-from benchmark.harness.crafting import seeded, wrong_labels
+from benchmark.harness.crafting import judge, seeded, wrong_labels
 
 
 def test_seeding_gives_every_generator_back_even_after_an_error() -> None:
@@ -36,3 +37,60 @@ def test_a_target_depends_on_the_image_and_the_seed_not_on_the_batch() -> None:
     parts = [wrong_labels(labels[first : first + 7], 10, first, 0) for first in range(0, 50, 7)]
     assert np.array_equal(np.concatenate(parts), whole)
     assert not np.array_equal(wrong_labels(labels, 10, 0, 1), whole)
+
+
+# --- a second look ---
+
+
+class _Drifting(nn.Module):
+    """Logits (0, 0); at every look, those of the rows given move by ``by``."""
+
+    def __init__(self, rows: list[int], by: float = 1.0) -> None:
+        super().__init__()
+        self.rows, self.by = rows, by
+        self.looks: list[int] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        output = torch.zeros(len(images), 2)
+        for row in self.rows:
+            output[row : row + 1] = self.by * len(self.looks)
+        self.looks.append(len(images))
+        return output
+
+
+def _unstable(model: nn.Module, count: int) -> list[bool]:
+    clean, images, labels = torch.zeros(count, 2), torch.zeros(count, 1, 2, 2), np.zeros(count, dtype=np.int64)
+    return judge(model, clean, images, labels, targeted=False)[1]["unstable"].tolist()
+
+
+@pytest.mark.parametrize("row", range(4))
+def test_a_random_output_is_seen_on_any_of_the_first_four_images(row: int) -> None:
+    """Randomness that depends on the image may spare the first one."""
+    assert _unstable(_Drifting([row]), 6) == [place == row for place in range(6)]
+
+
+def test_a_second_look_costs_four_images_however_many_there_are() -> None:
+    for count, twice in ((2, 2), (4, 4), (50, 4)):
+        model = _Drifting(list(range(count)))
+        assert _unstable(model, count) == [True] * twice + [False] * (count - twice)
+        assert model.looks == [count, twice]
+
+
+def test_rounding_is_no_second_opinion() -> None:
+    assert not any(_unstable(_Drifting([0], by=5e-5), 4))
+    assert _unstable(_Drifting([0], by=5e-4), 4)[0]
+
+
+@pytest.mark.parametrize("targeted", [False, True])
+def test_a_margin_that_moved_against_the_goal_is_told(targeted: bool) -> None:
+    """Class 0 loses on the first image, gains on the second and stays as it was on the third."""
+    clean = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    after = torch.tensor([[0.5, 0.0], [1.5, 0.0], [1.0, 0.0]])
+
+    class Fixed(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return after[: len(images)]
+
+    predicted, found = judge(Fixed(), clean, torch.zeros(3, 1, 2, 2), np.zeros(3, dtype=np.int64), targeted)
+    assert predicted.tolist() == [0, 0, 0] and not found["unstable"].any()
+    assert found["wrong_way"].tolist() == ([True, False, False] if targeted else [False, True, False])

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from benchmark.attacks import parse_attack
+from benchmark.attacks import bounds, parse_attack
 from benchmark.cells.cell import Cell
 from benchmark.evaluations import TASKS
 from benchmark.evaluations.clean import Clean
 from benchmark.evaluations.task import Task
 from benchmark.evaluations.transfer import Transfer
 from benchmark.evaluations.whitebox import WhiteBox
-from benchmark.harness.records import FLAGS, JUDGED, NORMS, RECORDS, Column, Schema, Span, judged, was_right
+from benchmark.harness.crafting import Crafted
+from benchmark.harness.records import (
+    COSTS,
+    FLAGS,
+    JUDGED,
+    NORMS,
+    RECORDS,
+    Column,
+    Schema,
+    Span,
+    judged,
+    was_right,
+)
 
 MakeCell = Callable[..., Cell]
 MakeRecords = Callable[[Cell, dict[str, Any]], pd.DataFrame]
@@ -134,3 +148,38 @@ def test_an_image_was_right_when_its_clean_prediction_was(
 ) -> None:
     records = make_records(make_cell(task, samples=3), FEW)
     assert was_right(records).tolist() == [True, True, False]
+
+
+# --- groups of columns, and what is missing ---
+
+
+def test_every_column_of_a_kind_belongs_to_its_group() -> None:
+    flags = {column.name for column in RECORDS.columns if column.kind == "bool" and column.default is False}
+    assert {*FLAGS, "attacked"} == flags and len(FLAGS) == len(set(FLAGS))
+    assert set(JUDGED) == {column.name for column in RECORDS.columns if column.kind == "boolean"}
+    assert set(NORMS) == set(bounds.NORMS)
+    costs = Crafted(torch.zeros(2, 1, 1, 1), {}, forwards=6, backwards=4, seconds=1.0).costs(2)
+    assert costs == {"forwards": 3, "backwards": 2, "seconds": 0.5, "batch_size": 2}
+    assert {*COSTS, "batch_size"} == set(costs)
+
+
+@pytest.mark.parametrize("name", ["label", "clean_prediction", "correct"])
+def test_a_record_without_what_every_record_needs_is_refused_by_name(name: str) -> None:
+    rest = {other: values for other, values in FEW.items() if other != name}
+    if name == "clean_prediction":
+        rest["adversarial_prediction"] = [1, 2, 0]
+    with pytest.raises(ValueError, match=f"the records have no column '{name}', which every record needs"):
+        RECORDS.frame(Span(0, 3), rest)
+
+
+def test_a_prediction_that_stands_for_another_takes_the_type_of_its_column() -> None:
+    small = {**FEW, "clean_prediction": np.array([1, 2, 0], dtype=np.int8)}
+    frame = RECORDS.frame(Span(0, 3), small)
+    assert frame["clean_prediction"].dtype == frame["adversarial_prediction"].dtype == np.int64
+
+
+def test_a_schema_that_many_share_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        RECORDS.columns = ()  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        RECORDS.columns[0].kind = "object"  # type: ignore[misc]

@@ -321,3 +321,119 @@ def test_norms_equal_those_of_numpy(norm: Norm, colour: Tensor) -> None:
     found = norms(colour, adversarial)
     assert set(found) == set(NORMS)
     np.testing.assert_allclose(found[norm].numpy(), _sizes(colour, adversarial, norm), rtol=1e-5)
+
+
+# --- how much is rounding: sizes that float32 holds exactly, so that every sum below is exact ---
+
+
+def _moved_by(clean: float, change: float, scalars: int = 64) -> tuple[Tensor, Tensor]:
+    """Two images, every scalar of them moved by the change."""
+    images = torch.full((2, 1, 8, scalars // 8), clean)
+    return images, images + change
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("excess", "flagged"), [(2.0**-20, False), (2.0**-19, True), (1e-4, True)])
+def test_a_millionth_outside_the_linf_ball_is_rounding_and_two_are_not(sign: int, excess: float, flagged: bool) -> None:
+    clean, adversarial = _moved_by(0.5, sign * (0.25 + excess))
+    checked = verify(clean, adversarial, Bound("linf", 0.25))
+    assert checked.out_of_ball.tolist() == [flagged] * 2
+    assert torch.equal(checked.images, clean + sign * 0.25 if flagged else adversarial)
+
+
+@pytest.mark.parametrize(("excess", "flagged"), [(2.0**-20, False), (1e-6, False), (2.0**-19, True), (1e-4, True)])
+def test_a_millionth_outside_the_box_is_rounding_and_two_are_not(excess: float, flagged: bool) -> None:
+    dark, bright = torch.full((1, 1, 2, 2), -excess), torch.full((1, 1, 2, 2), 1 + excess)
+    for adversarial, edge in ((dark, 0.0), (bright, 1.0)):
+        checked = verify(torch.full_like(adversarial, 0.5), adversarial, None)
+        assert checked.out_of_box.item() == flagged and (checked.images == edge).all()
+
+
+@pytest.mark.parametrize(("change", "counts"), [(2.0**-20, False), (1e-6, False), (2.0**-19, True), (1e-4, True)])
+def test_a_scalar_counts_as_changed_from_a_millionth_on(change: float, counts: bool) -> None:
+    clean, adversarial = _moved_by(0.0, change)
+    assert outside(clean, adversarial, Bound("l0", 63)).tolist() == [counts] * 2
+    assert not outside(clean, adversarial, Bound("l0", 64)).any()
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+@pytest.mark.parametrize(
+    ("change", "rounding", "too_much"), [(2.0**-6, 2.0**-23, 2.0**-22), (2.0**-1, 2.0**-21, 2.0**-20)]
+)
+def test_a_unit_of_float32_per_scalar_and_a_millionth_of_the_radius_are_rounding(
+    norm: Norm, change: float, rounding: float, too_much: float
+) -> None:
+    """A small radius is exceeded by units of rounding, 2⁻²³ per scalar; a large one by its own millionth."""
+    bound = Bound(norm, change * 64 ** (0.5 if norm == "l2" else 1))
+    assert not outside(*_moved_by(0.25, change + rounding), bound).any()
+    assert outside(*_moved_by(0.25, change + too_much), bound).all()
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+def test_the_size_of_a_large_image_is_summed_in_float64(norm: Norm) -> None:
+    """A float32 sum of 27,648 scalars is off by parts in ten million; the verdict changes within one in a billion."""
+    images = torch.rand(6, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    clean, scalars = torch.zeros_like(images), images[0].numel()
+    units = 2.0**-23 * (scalars**0.5 if norm == "l2" else scalars)
+    for image, size in enumerate(_sizes(clean, images, norm)):
+        radius = (size - units) / (1 + 1e-6)  # the smallest that the image is inside of
+        pair = clean[image : image + 1], images[image : image + 1]
+        assert not outside(*pair, Bound(norm, radius * (1 + 1e-9))).any()
+        assert outside(*pair, Bound(norm, radius * (1 - 1e-9))).all()
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+def test_a_large_image_is_projected_in_float64(norm: Norm) -> None:
+    """Sums in float32 miss the radius by parts in ten million; rounding the result once, by a tenth of that."""
+    images = torch.rand(2, 3, 96, 96, generator=torch.Generator().manual_seed(0)) * 0.5
+    clean, radius = torch.zeros_like(images), 0.02 * float(_sizes(torch.zeros_like(images), images, norm).min())
+    found = _rows(project(clean, images, Bound(norm, radius)))
+    np.testing.assert_allclose(np.linalg.norm(found, 2 if norm == "l2" else 1, axis=1), radius, rtol=5e-8)
+
+
+# --- both directions, and the public parts on their own ---
+
+
+def test_images_that_became_darker_only_have_moved_too(clean: Tensor) -> None:
+    assert verify(clean, clean - 0.05, Bound("linf", 0.1)).moved.all()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_image_outside_the_linf_ball_is_moved_to_the_side_it_came_from(sign: int, clean: Tensor) -> None:
+    checked = verify(clean, clean + sign * 0.09, Bound("linf", 0.05))
+    torch.testing.assert_close(checked.images, clean + sign * 0.05, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_projection_leaves_an_image_inside_where_it_is(norm: Norm, colour: Tensor) -> None:
+    images = _moved(colour, "l0", 7)
+    radius = {"linf": 0.1, "l2": 2.0, "l1": 9.0, "l0": 20.0}[norm]
+    torch.testing.assert_close(project(colour, images, Bound(norm, radius)), images, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("clean", "value", "edge"), [(0.9, 1.5, 1.0), (0.1, -0.5, 0.0)])
+def test_projection_ends_in_the_box_wherever_it_begins(norm: Norm, clean: float, value: float, edge: float) -> None:
+    """A ball that is wide enough for the image, around a clean one that is close to the edge of the box."""
+    found = project(torch.full((1, 1, 2, 2), clean), torch.full((1, 1, 2, 2), value), Bound(norm, 4))
+    assert (found == edge).all()
+
+
+def test_what_is_judged_lies_in_memory_as_images_do() -> None:
+    clean = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    adversarial = (clean + 0.01).to(memory_format=torch.channels_last)
+    assert not adversarial.is_contiguous() and verify(clean, adversarial, None).images.is_contiguous()
+
+
+def test_however_little_a_scalar_changes_l0_counts_it() -> None:
+    clean = torch.full((1, 1, 2, 4), 0.5)
+    change = torch.tensor([2.0**-24, -(2.0**-24), 1e-5, -1e-5, 1e-3, -0.1, 0.0, 0.0]).reshape(clean.shape)
+    adversarial = clean + change
+    assert norms(clean, adversarial)["l0"].tolist() == [6] == [np.count_nonzero(_rows(adversarial) - _rows(clean))]
+
+
+def test_norms_of_large_images_are_summed_in_float64() -> None:
+    images = torch.rand(4, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    found = norms(torch.zeros_like(images), images)
+    for norm, order in (("linf", np.inf), ("l2", 2), ("l1", 1)):
+        np.testing.assert_allclose(found[norm].numpy(), np.linalg.norm(_rows(images), order, axis=1), rtol=1e-12)

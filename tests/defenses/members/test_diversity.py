@@ -122,3 +122,20 @@ def test_logits_that_are_not_numbers_give_a_diversity_that_is_not_a_number() -> 
     logits, labels = _random(3, 4, 10)
     logits[1, 2, 5] = math.nan
     assert log_ensemble_diversity(logits, labels).isnan().tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("members", [2, 5, 8])
+def test_the_floor_of_the_diversity_is_that_of_the_eigenvalues(members: int) -> None:
+    """Identical members have a Gram matrix of ones: eigenvalues K + 1e-6 and, K − 1 times, 1e-6."""
+    logits, labels = _random(1, 20, 10)
+    led = log_ensemble_diversity(logits.expand(members, -1, -1), labels)
+    np.testing.assert_allclose(led, math.log(members + 1e-6) + (members - 1) * math.log(1e-6), rtol=0, atol=4e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_measure_has_the_precision_of_the_logits(dtype: torch.dtype) -> None:
+    """So that it can be added to the other terms of a loss, whatever it is computed in."""
+    logits, labels = _random(3, 4, 10, dtype)
+    found = (log_ensemble_diversity(logits, labels), ensemble_entropy(logits), jensen_shannon(logits))
+    assert [values.dtype for values in found] == [dtype] * 3
+    assert [values.shape for values in found] == [(4,)] * 3

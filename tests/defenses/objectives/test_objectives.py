@@ -9,11 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from defenses.errors import BadInput, RunFailed
 from defenses.members.diversity import log_ensemble_diversity
-from defenses.objectives import ADP, JSD, Baseline, Defense, LabelSmoothing, Terms, checked, total
+from defenses.members.ensemble import Ensemble
+from defenses.objectives import (
+    ADP,
+    JSD,
+    Baseline,
+    Defense,
+    LabelSmoothing,
+    Place,
+    Terms,
+    checked,
+    several_members,
+    total,
+)
 from defenses.theory import confidence_from_alpha
 
 OBJECTIVES = [
@@ -84,6 +96,7 @@ def test_adp_is_ece_minus_weighted_entropy_minus_weighted_diversity() -> None:
 def test_a_weight_of_zero_removes_its_term() -> None:
     logits, labels = _random()
     assert list(ADP(2, 0).objective(logits, labels)) == ["ece", "entropy"]
+    assert list(ADP(0, 0.5).objective(logits, labels)) == ["ece", "led"]
     assert total(ADP(0, 0).objective(logits, labels)) == total(Baseline().objective(logits, labels))
 
 
@@ -114,7 +127,18 @@ def test_jsd_rewards_divergence_by_lambda() -> None:
     mean = probability.mean(0)
     divergence = (probability * np.log(probability / mean)).sum(-1).mean(0)
     terms = JSD(3).objective(logits, labels)
+    assert list(terms) == ["ece", "jsd"]
     np.testing.assert_allclose(terms["jsd"], -3 * divergence, atol=1e-12)
+    np.testing.assert_allclose(terms["ece"], -np.log(probability[:, np.arange(6), labels]).sum(0), atol=1e-12)
+
+
+@pytest.mark.parametrize("defense", OBJECTIVES, ids=str)
+def test_an_objective_is_separable_when_the_loss_is_the_sum_of_the_members_alone(defense: Defense) -> None:
+    logits, labels = _random()
+    alone = sum(total(defense.objective(member[None], labels)).item() for member in logits)
+    together = total(defense.objective(logits, labels)).item()
+    assert defense.separable == (together == pytest.approx(alone, rel=1e-9))
+    assert next(iter(defense.objective(logits, labels))) == "ece", "the first term of every objective here"
 
 
 def _minimise(defense: Defense, start: Tensor, label: int = 0) -> Tensor:
@@ -173,6 +197,7 @@ def test_label_smoothing_trains_to_its_target_on_every_member() -> None:
         (lambda: ADP(2, -0.5), "beta is -0.5"),
         (lambda: ADP(math.inf, 0), "alpha is inf"),
         (lambda: ADP(2, 0.5, temperature=0), "temperature is 0"),
+        (lambda: ADP(2, 0.5, temperature=math.inf), "temperature is inf"),
         (lambda: LabelSmoothing(0), "target of label-smoothing is 0"),
         (lambda: LabelSmoothing(1.1), "target of label-smoothing is 1.1"),
         (lambda: JSD(-1), "lambda is -1"),
@@ -183,10 +208,16 @@ def test_parameters_out_of_range_are_refused_by_name(build: object, message: str
         build()
 
 
+def test_a_weight_may_be_zero_or_small() -> None:
+    logits, labels = _random()
+    for weight in (0, 0.1):
+        assert total(JSD(weight).objective(logits, labels)).isfinite() and ADP(weight, weight).alpha == weight
+
+
 def test_more_members_than_wrong_classes_are_refused_only_where_diversity_is_asked_for() -> None:
     ADP(2, 0.5).check(9, 10)
     ADP(2, 0).check(10, 10)
-    with pytest.raises(BadInput, match=r"10 members cannot .* 9 wrong classes.*beta=0"):
+    with pytest.raises(BadInput, match=r"10 members cannot .* 9 wrong classes.*use at most 9 members or beta=0"):
         ADP(2, 0.5).check(10, 10)
 
 
@@ -201,6 +232,16 @@ def test_a_loss_that_is_not_finite_names_the_term_and_only_that() -> None:
     with pytest.raises(RunFailed, match=r"term spoiled is -?inf") as caught:
         total(Broken().objective(logits, labels))
     assert "fine" not in str(caught.value)
+
+
+def test_one_image_is_enough_to_make_a_term_guilty() -> None:
+    with pytest.raises(RunFailed, match="term spoiled is nan"):
+        total({"fine": torch.ones(3), "spoiled": torch.tensor([1.0, math.nan, 1.0])})
+
+
+def test_finite_terms_whose_sum_overflows_are_all_named() -> None:
+    with pytest.raises(RunFailed, match="term one and other is inf"):
+        total({"one": torch.full((2,), 3e38), "other": torch.full((2,), 3e38)})
 
 
 @pytest.mark.parametrize(
@@ -225,9 +266,21 @@ def test_terms_that_are_not_a_value_per_image_are_refused_by_name(
         checked(terms(logits.requires_grad_()), Broken(), len(labels))
 
 
-@pytest.mark.parametrize("terms", [{"a": torch.ones(3, 8)}, {"a": torch.ones(8), "b": torch.ones(4)}])
-def test_a_loss_of_terms_that_are_not_a_value_per_image_is_refused(terms: Terms) -> None:
-    with pytest.raises(BadInput, match="a value per image each; here they have shapes: a "):
+def test_sound_terms_are_given_back_and_one_of_them_may_be_a_constant() -> None:
+    logits, labels = _random()
+    terms = {"loss": logits.requires_grad_().sum((0, 2)), "constant": torch.ones(6)}
+    assert checked(terms, Broken(), len(labels)) is terms
+
+
+@pytest.mark.parametrize(
+    ("terms", "told"),
+    [
+        ({"a": torch.ones(3, 8)}, r"a \(3, 8\)"),
+        ({"a": torch.ones(8), "b": torch.ones(4)}, r"a \(8,\), b \(4,\)"),
+    ],
+)
+def test_a_loss_of_terms_that_are_not_a_value_per_image_is_refused(terms: Terms, told: str) -> None:
+    with pytest.raises(BadInput, match=f"a value per image each; here they have shapes: {told}$"):
         total(terms)
 
 
@@ -235,3 +288,103 @@ def test_a_defense_without_an_objective_says_so() -> None:
     logits, labels = _random()
     with pytest.raises(BadInput, match="Defense defines neither objective nor forward"):
         Defense().objective(logits, labels)
+
+
+def test_several_members_are_asked_for_with_the_reason() -> None:
+    several_members("trs", 2, "compares members")
+    with pytest.raises(BadInput, match="trs compares members, so it needs at least 2 members; members is 1"):
+        several_members("trs", 1, "compares members")
+
+
+def test_a_defense_that_says_nothing_is_plain_training_from_scratch() -> None:
+    defense = Defense()
+    assert not defense.separable and not defense.makes_images and Baseline().cost == 1
+    assert not Place(0, 10).from_checkpoint
+    assert defense.at(Place(0, 10), _two_members(), torch.Generator()) is defense
+
+
+# --- the loss of several processes ---
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes this process one of two; what the other adds to each sum is given in its order."""
+
+    def stand(*parts: list[float]) -> None:
+        waiting = [torch.tensor(part) for part in parts]
+        monkeypatch.setattr("defenses.training.distributed.world_size", lambda: 2)
+        monkeypatch.setattr("defenses.training.distributed.summed", lambda values: values + waiting.pop(0))
+
+    return stand
+
+
+def test_the_losses_of_two_processes_average_to_that_of_the_whole_batch(beside: Callable[..., None]) -> None:
+    """Three images here and one there: the whole loss is (1 + 2 + 3 + 10) / 4."""
+    values = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    beside([10.0, 1.0])
+    here = total({"half": values / 2, "other half": values / 2})
+    beside([6.0, 3.0])
+    there = total({"whole": torch.tensor([10.0])})
+    assert (here.item() + there.item()) / 2 == pytest.approx(4.0)
+    here.backward()
+    assert values.grad is not None
+    torch.testing.assert_close(values.grad / 2, torch.full((3,), 1 / 4))
+
+
+def test_a_process_stops_at_a_loss_that_another_one_cannot_compute(beside: Callable[..., None]) -> None:
+    beside([math.nan, 1.0], [0.0, 1.0])
+    with pytest.raises(RunFailed, match="term spoiled is nan"):
+        total({"fine": torch.ones(3), "spoiled": torch.ones(3)})
+
+
+# --- the training step, by hand ---
+
+
+def _two_members() -> Ensemble:
+    """Linear, without weights yet: every class is equally likely."""
+    members = [nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False)) for _ in range(2)]
+    for member in members:
+        nn.init.zeros_(member[1].weight)
+    return Ensemble(members)
+
+
+@dataclass(frozen=True)
+class Relabelling(Baseline):
+    """Trains on the other one of two classes."""
+
+    def batch(
+        self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        return images, 1 - labels
+
+
+@pytest.mark.parametrize(("defense", "sign"), [(Baseline(), 1), (Relabelling(), -1)])
+def test_a_step_goes_down_the_gradient_of_the_mean_loss_of_its_own_batch(defense: Defense, sign: int) -> None:
+    """∂/∂W of the cross-entropy is (p − e_y) xᵀ with p = (½, ½): for y = 0, rows −½ x and +½ x, and its mean here."""
+    ensemble = _two_members()
+    images = torch.tensor([[1.0, 2.0], [3.0, 0.0]]).reshape(2, 1, 1, 2)
+    labels = torch.tensor([0, 0])
+    optimiser = torch.optim.SGD(ensemble.parameters(), lr=1)
+    for weight in ensemble.parameters():
+        weight.grad = torch.full_like(weight, 100.0)  # of an earlier step
+    result = defense.step(ensemble, optimiser, images, labels, torch.Generator())
+    wanted = sign * torch.tensor([[1.0, 0.5], [-1.0, -0.5]])
+    for weight in ensemble.parameters():
+        torch.testing.assert_close(weight.detach(), wanted)
+    assert result.logits.shape == (2, 2, 2) and not result.logits.any(), "those before the step"
+    assert result.labels.tolist() == ([0, 0] if sign == 1 else [1, 1])
+    torch.testing.assert_close(result.terms["ece"].detach(), torch.full((2,), 2 * math.log(2)))
+
+
+def test_terms_are_checked_in_training_and_may_be_asked_for_without_gradients() -> None:
+    @dataclass(frozen=True)
+    class Mean(Defense):
+        def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+            return {"mean": logits.mean()}
+
+    images, labels = torch.ones(3, 1, 1, 2), torch.tensor([0, 1, 0])
+    with pytest.raises(BadInput, match=r"the objective of Mean: term 'mean' has shape \(\)"):
+        Mean().forward(_two_members(), images, labels)
+    with torch.no_grad():
+        logits, terms = Baseline().forward(_two_members(), images, labels)
+    assert logits.shape == (2, 3, 2) and terms["ece"].tolist() == pytest.approx([2 * math.log(2)] * 3)
