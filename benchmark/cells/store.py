@@ -26,6 +26,8 @@ from benchmark.evaluations.worst_case import from_wide
 from benchmark.harness.records import PICTURES, SUCCESSES, Span
 from benchmark.harness.tiers import as_strict
 from benchmark.machine import hardware
+from benchmark.machine.file_names import shortened
+from benchmark.machine.terminal import visible
 from defenses.errors import BadInput
 from defenses.files import writable_folder, write_bytes, write_text
 
@@ -84,7 +86,10 @@ class Store:
 
     def asked(self) -> list[Cell]:
         """Every cell that was asked for so far, in the manifest's order; none before there is a manifest."""
-        return [from_json(entry) for entry in self._asked_before("cells", [])]
+        cells = [from_json(entry) for entry in self._asked_before("cells", [])]
+        for cell in cells:
+            _check_names(cell)
+        return cells
 
     def commands(self) -> list[str]:
         """Every command that asked for them."""
@@ -109,7 +114,8 @@ class Store:
         task = cell.task.written()
         what = (cell.task.evaluation, cell.ensemble.defense, task.attack, task.parameters, task.tier)
         words = "-".join([*what, f"n{cell.images.samples}"])
-        return self.cells / f"{re.sub(r'[^A-Za-z0-9.+=]+', '-', words)}-{cell.identity[:16]}.parquet"
+        named = shortened(re.sub(r"[^A-Za-z0-9.+=]+", "-", words))
+        return self.cells / f"{named}-{cell.identity[:16]}.parquet"
 
     def has(self, cell: Cell, images: bool = False) -> bool:
         """True when the cell is finished; with ``images``, when its adversarial images were kept as well."""
@@ -291,6 +297,16 @@ class Store:
     def _add_to_index(self, cell: Cell) -> None:
         if "_index" in self.__dict__ and cell not in self._index.setdefault(cell.series, []):
             self._index[cell.series].append(cell)
+
+
+def _check_names(cell: Cell) -> None:
+    """Refuse names with half of a surrogate pair: neither a table nor a file can hold them."""
+    facts = cell.ensemble
+    for text in (cell.images.dataset, facts.defense, facts.network, facts.training, cell.task.title, cell.task.library):
+        try:
+            str(text).encode()
+        except UnicodeEncodeError:
+            raise BadInput(f"the run has a cell with {visible(text)!r}, which is no Unicode text") from None
 
 
 def _span(path: Path) -> Span:

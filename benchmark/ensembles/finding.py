@@ -16,6 +16,7 @@ from benchmark.ensembles.training import train_ensemble, training_data
 from benchmark.harness.prepared import prepared
 from benchmark.harness.soundness import check_outside
 from benchmark.machine.clock import clock
+from benchmark.machine.terminal import visible
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import (
     EXAMPLE_RESNET18,
@@ -43,8 +44,8 @@ class Trained:
 
     @property
     def training(self) -> str:
-        """How it was trained, in words."""
-        return describe_training(self.provenance)
+        """How it was trained, in words; the file of a checkpoint may say anything."""
+        return visible(describe_training(self.provenance))
 
 
 def load_outside(spec: str, dataset: str, trust: bool = False) -> Trained:
@@ -61,7 +62,7 @@ def load_outside(spec: str, dataset: str, trust: bool = False) -> Trained:
                 except BadInput as error:
                     place = spec if len(ensemble) == 1 else f"member {number} of {spec}"
                     raise BadInput(f"{place}: {error}") from error
-    return Trained(_label(spec), spec, ensemble, ensemble.provenance)
+    return Trained(visible(_label(spec)), spec, ensemble, ensemble.provenance)  # a file's name need not be UTF-8
 
 
 def _label(spec: str) -> str:

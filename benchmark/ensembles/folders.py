@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmark.datasets.catalogue import DATASETS
 from benchmark.ensembles.ensemble_request import EnsembleRequest
+from benchmark.machine.file_names import shortened
 from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import FILE_NAME
 from defenses.training.recipes import Recipe, find_recipe
@@ -37,7 +38,7 @@ def default_folder(named: NamedDefense, request: EnsembleRequest, recipe: Recipe
         recipe.name, DATASETS.get(request.dataset).look
     ):  # not to be taken for the recipe as it is
         words.append(f"{CHANGED}-{hashlib.sha256(json.dumps(recipe.as_dict()).encode()).hexdigest()[:6]}")
-    return ENSEMBLES / request.dataset / re.sub(r"[^\w.+=,()-]", "_", "-".join(words))
+    return ENSEMBLES / request.dataset / shortened(re.sub(r"[^\w.+=,()-]", "_", "-".join(words)))
 
 
 def locate(request: EnsembleRequest) -> Path | None:

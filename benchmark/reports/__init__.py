@@ -14,9 +14,10 @@ from benchmark.findings.roc_areas import detection_table
 from benchmark.findings.suites import suite_table
 from benchmark.findings.tier_gap import gap_table
 from benchmark.findings.transfer_rates import transfer_table
+from benchmark.reports import escaping
 from benchmark.reports.figures.curves import curve_figures
 from benchmark.reports.figures.diversity_pictures import diversity_figures
-from benchmark.reports.figures.drawing import keep
+from benchmark.reports.figures.drawing import distinct, keep
 from benchmark.reports.figures.gap import gap_figures
 from benchmark.reports.figures.heatmaps import transfer_figures
 from benchmark.reports.figures.library_dots import crosscheck_figures
@@ -52,9 +53,9 @@ def write_report(store: Store, say: Callable[[str], None] = lambda words: None) 
         if table.empty:
             path.unlink(missing_ok=True)  # of weights that are gone
         else:
-            write_text(path, table.to_csv(index=False, lineterminator="\n"))
+            write_text(path, escaping.csv(table))
     say("drawing the figures")
-    figures = [
+    drawn = [
         *crosscheck_figures(libraries),
         *gap_figures(tables["gap"]),
         *curve_figures(layout),
@@ -63,6 +64,7 @@ def write_report(store: Store, say: Callable[[str], None] = lambda words: None) 
         *diversity_figures(results),
         *strip_figures(results),
     ]
+    figures = distinct(drawn)
     keep(store.folder / "figures", figures, say)
     say("writing the page")
     write_page(store.folder, Shown(layout, comparison, libraries, tables, figures))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmark.findings.layout import Layout
 from benchmark.findings.strengths import Curve, curves
+from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import Figure, canvas, legend_height, legend_width, look, margins, slug, style
 
 FALLEN = 5.0
@@ -21,7 +22,7 @@ def _draw(curve: Curve) -> Figure:
     strengths = sorted(rows["strength"].unique())
     left = []
     with style():
-        defenses = [str(defense) for defense in rows["defense"].unique()]
+        defenses = [escaping.figure(defense) for defense in rows["defense"].unique()]
         figure = canvas(max(2.2, legend_height(len(defenses))), width=4.6)
         margins(figure, left=0.5, right=0.12 + legend_width(defenses))
         axis = figure.subplots()
@@ -30,7 +31,7 @@ def _draw(curve: Curve) -> Figure:
             axis.fill_between(
                 line.index, line["ci_low"], line["ci_high"], color=look(position)["color"], alpha=0.15, lw=0
             )
-            axis.plot(line.index, line["accuracy"], marker="o", ms=3, label=str(defense), **look(position))
+            axis.plot(line.index, line["accuracy"], marker="o", ms=3, label=escaping.figure(defense), **look(position))
             if line["accuracy"].iloc[-1] > FALLEN:
                 left.append(f"{defense} keeps {line['accuracy'].iloc[-1]:.1f} %")
         if curve.bound:

@@ -16,6 +16,7 @@ from benchmark.cells.cell import Cell
 from benchmark.evaluations.diversity import SHOWN, Diversity
 from benchmark.evaluations.task import member_name
 from benchmark.findings.results import Results
+from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import (
     SMALL,
     WIDTH,
@@ -57,7 +58,7 @@ def _histogram(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) 
     low = min(float(records["led"].quantile(0.001)) for _, records in found)
     edges = np.linspace(min(np.floor(low), -1), 0, 61)
     medians = [(cell.ensemble.defense, float(records["led"].median())) for cell, records in found]
-    labels = [f"{defense} (median {median:.2f})" for defense, median in medians]
+    labels = [f"{escaping.figure(defense)} (median {median:.2f})" for defense, median in medians]
     data = []
     with style():
         figure = canvas(max(2.3, legend_height(len(labels))))
@@ -115,7 +116,7 @@ def _geometry(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) -
                     )
                 )
     heads = [f"image {index}, class {int(found[0][1]['label'].iloc[index])}" for index in chosen]
-    figure = _draw_bars([cell.ensemble.defense for cell, _ in found], heads, classes, bars)
+    figure = _draw_bars([escaping.figure(cell.ensemble.defense) for cell, _ in found], heads, classes, bars)
     words = "Bars of different members on the same classes mean alike predictions; on different classes, diverse ones."
     title = f"Normalised non-maximal predictions of the members on {dataset}"
     return Figure(slug("geometry", dataset, mark), title, words, figure, pd.concat(data, ignore_index=True))
@@ -182,7 +183,7 @@ def _planes(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) -> 
                     "y": points[:, 1].round(4),
                 }
             )
-    figure = _draw_planes([cell.ensemble.defense for cell, _ in found], planes)
+    figure = _draw_planes([escaping.figure(cell.ensemble.defense) for cell, _ in found], planes)
     words = "t-SNE of the pooled features of each member, a colour per class."
     title = f"Features of the members on {dataset}"
     return Figure(slug("features", dataset, mark), title, words, figure, pd.concat(planes.values(), ignore_index=True))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.markers import TICKDOWN, TICKLEFT
 from matplotlib.textpath import text_to_path
 
+from benchmark.machine.file_names import shortened
+from benchmark.reports import escaping
 from defenses.files import write_text, write_with
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
@@ -48,6 +51,7 @@ _RC: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
     "lines.linewidth": 1.2,
+    "text.parse_math": False,  # a dollar in a name is a dollar
     "figure.dpi": 100,
     "savefig.dpi": DPI,
     "svg.hashsalt": "adp-benchmark",
@@ -70,7 +74,8 @@ class Figure:
 @contextmanager
 def style() -> Iterator[None]:
     """Draw inside this; what a reader's own matplotlibrc says does not count."""
-    with mpl.rc_context():
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font")  # the figure shows a box there
         mpl.rcdefaults()
         mpl.rcParams.update(_RC)  # type: ignore[arg-type]
         yield
@@ -174,7 +179,7 @@ def keep(folder: Path, figures: Sequence[Figure], say: Callable[[str], None] = l
                         path, format=kind, metadata=metadata
                     ),
                 )
-        write_text(folder / f"{figure.name}.csv", figure.data.to_csv(index=False, lineterminator="\n"))
+        write_text(folder / f"{figure.name}.csv", escaping.csv(figure.data))
 
 
 def seed_mark(seed: int) -> str:
@@ -184,4 +189,16 @@ def seed_mark(seed: int) -> str:
 
 def slug(*words: str) -> str:
     """A file name from words."""
-    return "-".join("".join(c if c.isalnum() or c in ".+=" else "-" for c in word).strip("-") for word in words if word)
+    named = ("".join(c if c.isalnum() or c in ".+=" else "-" for c in word).strip("-") for word in words if word)
+    return shortened("-".join(named))
+
+
+def distinct(figures: Iterable[Figure]) -> list[Figure]:
+    """The figures with a name each: `slug` makes one name of a|b and a/b, and some file systems of A and a."""
+    found: dict[str, Figure] = {}
+    for figure in figures:
+        name, number = figure.name, 2
+        while name.casefold() in found:
+            name, number = f"{figure.name}-{number}", number + 1
+        found[name.casefold()] = replace(figure, name=name)
+    return [*found.values()]

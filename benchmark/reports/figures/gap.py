@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from benchmark.attacks.bounds import SYMBOLS
+from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import Figure, canvas, legend_width, margins, slug, style, text_width
 from defenses import specs
 
@@ -28,7 +29,7 @@ def _gap(rows: pd.DataFrame) -> Figure:
     limit = min(110, 1.15 * float(np.nanmax(means.to_numpy())) + 5)
     with style():
         figure = canvas(0.55 + 0.42 * len(means), width=5.2)
-        names = [str(name) for name in means.index]
+        names = [escaping.figure(name) for name in means.index]
         legend = legend_width(["published", *tiers] if means["published"].notna().any() else tiers)
         margins(figure, left=0.17 + text_width(names), right=0.12 + legend)
         axis = figure.subplots()

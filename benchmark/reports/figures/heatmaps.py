@@ -11,6 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.markers import TICKRIGHT
 from matplotlib.patches import Rectangle
 
+from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import SMALL, WIDTH, Figure, seed_mark, sheet, slug, style, text_width
 
 HEAD, FOOT, HIGH = 0.24, 0.22, 1.3
@@ -55,7 +56,7 @@ def _draw(grids: dict[str, pd.DataFrame], what: str) -> Canvas:
     named = 0.12 + text_width(source for grid in grids.values() for source in grid.index)
     alike = len({tuple(grid.index) for grid in grids.values()}) == 1  # then the first column has the names for all
     gap = 0.12 if alike else named
-    left, right, least = named + 0.18, 0.75, max(text_width(grids, 8), 0.29 * wide)
+    left, right, least = named + 0.18, 0.75, max(text_width(map(escaping.figure, grids), 8), 0.29 * wide)
     columns = max(1, min(len(grids), 4, int((WIDTH - left - right + gap) / (least + gap))))
     lines = -(-len(grids) // columns)
     width = max(WIDTH, left + right + least)
@@ -69,7 +70,7 @@ def _draw(grids: dict[str, pd.DataFrame], what: str) -> Canvas:
         figure, axis = sheet(height, width, left=left + across / 2, top=HEAD + down / 2, unit=(across, down))
         for (x, y), (defense, grid) in zip(places, grids.items(), strict=True):
             _panel(axis, x, y, grid)
-            axis.text(x + (len(grid.columns) - 1) / 2, y - 0.5 - 0.07 / down, defense, ha="center")
+            axis.text(x + (len(grid.columns) - 1) / 2, y - 0.5 - 0.07 / down, escaping.figure(defense), ha="center")
             for j, target in enumerate(grid.columns):
                 foot = y + len(grid) - 0.5 + 0.15 / down
                 axis.text(x + j, foot, target.replace("ensemble", "ens."), fontsize=SMALL, ha="center")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from matplotlib.ticker import LogFormatter
 
+from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import (
     COLOURS,
     Figure,
@@ -20,6 +22,13 @@ from benchmark.reports.figures.drawing import (
 )
 
 
+class _Between(LogFormatter):
+    """Numbers between powers of ten, where there are few of these; matplotlib's own are formulas."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
 def crosscheck_figures(table: pd.DataFrame) -> list[Figure]:
     """A figure per dataset and defense: accuracy with its interval, and seconds, of every library."""
     keys = ["dataset", "defense", "tier", "seed"]
@@ -29,13 +38,13 @@ def crosscheck_figures(table: pd.DataFrame) -> list[Figure]:
 def _figure(rows: pd.DataFrame) -> Figure:
     dataset, defense, tier = (str(rows[name].iloc[0]) for name in ("dataset", "defense", "tier"))
     done = rows[rows["samples"] > 0]
-    names = done["attack"] + done["parameters"].map(lambda text: f"\n{text.replace(',', ', ')}" if text else "")
+    names = done["attack"].map(escaping.figure) + done["parameters"].map(_below)
     attacks = list(dict.fromkeys(names))
     libraries = list(dict.fromkeys(done["library"]))
     several = names.groupby(names)
     heights = names.map(attacks.index) + 0.17 * (several.cumcount() - (several.transform("size") - 1) / 2)
     with style():
-        across = legend_columns(libraries, 5)
+        across = legend_columns([*map(escaping.figure, libraries)], 5)
         above = legend_height(-(-len(libraries) // across)) + 0.05
         figure = canvas(0.42 * len(attacks) + 0.45 + above)
         margins(figure, left=0.1 + text_width(attacks), top=above)
@@ -46,7 +55,7 @@ def _figure(rows: pd.DataFrame) -> Figure:
             whiskers = [mine["accuracy"] - mine["ci_low"], mine["ci_high"] - mine["accuracy"]]
             look: dict[str, Any] = {"color": COLOURS[position % len(COLOURS)], "ms": 4, "linestyle": "none"}
             look["marker"] = "osD^vPX*"[position % 8]
-            left.errorbar(mine["accuracy"], y, xerr=whiskers, elinewidth=0.7, label=library, **look)
+            left.errorbar(mine["accuracy"], y, xerr=whiskers, elinewidth=0.7, label=escaping.figure(library), **look)
             right.plot(1000 * mine["seconds"], y, **look)
         left.set_yticks(range(len(attacks)), attacks)
         left.set_ylim(len(attacks) - 0.5, -0.5)
@@ -54,6 +63,7 @@ def _figure(rows: pd.DataFrame) -> Figure:
         left.set_xlabel("accuracy under attack, %")
         right.set_xscale("log")
         right.xaxis.set_major_formatter("{x:g}")
+        right.xaxis.set_minor_formatter(_Between(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
         right.set_xlabel("milliseconds per image")
         for axis in (left, right):
             axis.grid(axis="x", lw=0.4, color="0.85")
@@ -67,3 +77,8 @@ def _figure(rows: pd.DataFrame) -> Figure:
     columns = ["attack", "parameters", "library", "samples", "accuracy", "ci_low", "ci_high", "seconds"]
     words = "Accuracy with its 95 % interval, and time on a logarithmic scale; the default library is the topmost."
     return Figure(name, title, words, figure, rows[columns])
+
+
+def _below(parameters: str) -> str:
+    """Parameters of an attack on a line of their own."""
+    return f"\n{escaping.figure(parameters.replace(',', ', '))}" if parameters else ""

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure as Canvas
 from benchmark.evaluations.detection import SCORES
 from benchmark.findings.results import Results
 from benchmark.findings.roc_areas import roc, trials
+from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import (
     SMALL,
     WIDTH,
@@ -56,6 +57,7 @@ def detection_figures(results: Results, table: pd.DataFrame) -> list[Figure]:
 
 def _draw(labels: list[str], curves: list[pd.DataFrame]) -> Canvas:
     """A panel per score on one sheet, where a rate of 1 is a unit; the curves come by score, then by attack."""
+    labels = [escaping.figure(label) for label in labels]
     left, edge, step = 0.52, 0.05, 1.22
     unit = (WIDTH - left - 0.07) / (step * len(SCORES) - step + 1 + 2 * edge)
     columns = legend_columns(labels)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from benchmark.cells.cell import Cell
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.findings.results import Results
+from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import DPI, Figure, sheet, slug, style, text_width
 
 IMAGES = 5
@@ -78,7 +79,7 @@ def _strip(dataset: str, defense: str, lines: list[tuple[Cell, list[_Look]]]) ->
         for cell, looks in lines
         for look in looks
     ]
-    names = [f"{cell.task.name}\n{cell.task.parameters.replace(',', chr(10))}" for cell, _ in lines]
+    names = [_words(cell) for cell, _ in lines]
     clean = {2 * column: (_thumbnail(look.clean), f"class {look.label}") for column, look in enumerate(lines[0][1])}
     figure = _draw(["clean", *names], [clean, *(_line(looks) for _, looks in lines)])
     words = (
@@ -87,6 +88,11 @@ def _strip(dataset: str, defense: str, lines: list[tuple[Cell, list[_Look]]]) ->
     )
     title = f"A look at the attacks: {defense} on {dataset}, tier strict"
     return Figure(slug("attacks", dataset, defense), title, words, figure, pd.DataFrame(data))
+
+
+def _words(cell: Cell) -> str:
+    """An attack and its parameters, a line each."""
+    return f"{escaping.figure(cell.task.name)}\n{escaping.figure(cell.task.parameters).replace(',', chr(10))}"
 
 
 def _looks(results: Results, cell: Cell) -> list[_Look]:

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from benchmark.findings import crosscheck
 from benchmark.findings.comparison import Comparison
 from benchmark.findings.layout import Layout
+from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import Figure
 from benchmark.reports.page import accuracies, facts
 from benchmark.reports.page.library_tables import library_tables
@@ -54,6 +55,7 @@ def write_page(folder: Path, shown: Shown) -> None:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parents[1] / "templates"),
         autoescape=True,
+        finalize=escaping.html,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

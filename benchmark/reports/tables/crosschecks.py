@@ -8,6 +8,8 @@ from typing import Any
 import pandas as pd
 
 from benchmark.findings.crosscheck import COUNTS, RULES, summary
+from benchmark.reports import escaping
+from benchmark.reports.tables.markdown import line
 from defenses.files import write_text
 
 
@@ -18,7 +20,7 @@ def write_crosscheck(folder: Path, table: pd.DataFrame) -> None:
         for path in files:
             path.unlink(missing_ok=True)
     else:
-        write_text(files[0], table.to_csv(index=False, lineterminator="\n"))
+        write_text(files[0], escaping.csv(table))
         write_text(files[1], _markdown(table))
 
 
@@ -31,14 +33,15 @@ HEADS = (
 def _markdown(table: pd.DataFrame) -> str:
     lines = ["# One attack, every library", "", summary(table), ""]
     for (dataset, defense, tier, seed), rows in table.groupby(["dataset", "defense", "tier", "seed"], sort=False):
-        lines += [f"## {dataset}, {defense}, tier {tier}{f', seed {seed}' if seed else ''}", ""]
-        lines += ["| " + " | ".join(HEADS) + " |", "| --- | --- |" + " ---: |" * (len(HEADS) - 3) + " --- |"]
+        title = f"{dataset}, {defense}, tier {tier}{f', seed {seed}' if seed else ''}"
+        lines += [f"## {escaping.markdown(title)}", ""]
+        lines += [line(HEADS), line(["---", "---", *["---:"] * (len(HEADS) - 3), "---"])]
         for row in rows.to_dict("records"):
             accuracy = f"{row['accuracy']:.1f} ({row['ci_low']:.1f} to {row['ci_high']:.1f})" if row["samples"] else "–"
             attack = f"{row['attack']}({row['parameters']}), {row['samples']} images"
             shown = [
-                attack if row["relation"] == "default" or not row["samples"] else f"{row['attack']}",
-                row["library"],
+                escaping.markdown(attack if row["relation"] == "default" or not row["samples"] else row["attack"]),
+                escaping.markdown(row["library"]),
                 accuracy,
                 number(row["same_outcome"], "{:.0f} %"),
                 number(row["same_class"], "{:.0f} %"),
@@ -48,9 +51,9 @@ def _markdown(table: pd.DataFrame) -> str:
                 *(number(row[name], "{:.1f}") for name in ("forwards", "backwards")),
                 number(row["seconds"], "{:.2g}"),
                 number(row["cost"], "{:.1f}"),
-                row["verdict"].replace("|", "\\|"),
+                escaping.markdown(row["verdict"]),
             ]
-            lines.append("| " + " | ".join(shown) + " |")
+            lines.append(line(shown))
         lines.append("")
     return "\n".join([*lines, *(f"- {rule}" for rule in RULES)]) + "\n"
 

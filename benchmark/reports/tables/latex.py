@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmark.findings.layout import Layout
+from benchmark.reports import escaping
 from benchmark.reports.tables.markdown import number, tier_title
 
 FLAGGED = "$^{\\dagger}$"
@@ -10,26 +11,26 @@ FLAGGED = "$^{\\dagger}$"
 
 def latex(layout: Layout, title: str, notes: list[str]) -> str:
     """The whole file."""
-    lines = ["% needs \\usepackage{booktabs}", *(f"% {note}" for note in notes)]
+    lines = ["% needs \\usepackage{booktabs}", *(f"% {escaping.latex(note)}" for note in notes)]
     doubts = f" {FLAGGED}: a check speaks against the number." if layout.flagged(layout.all) else ""
     for dataset in layout.datasets:
         defenses = layout.defenses(dataset)
         lines += [
             "\\begin{table}",
             "\\centering",
-            f"\\caption{{{_tex(title)}, {_tex(dataset)}: accuracy (\\%), the published number in parentheses.",
+            f"\\caption{{{escaping.latex(f'{title}, {dataset}')}: accuracy (\\%), the published number in parentheses.",
             f"Bold: significantly ahead of every other defense on the same images.{doubts}}}",
             f"\\begin{{tabular}}{{ll{'r' * len(defenses)}}}",
             "\\toprule",
-            " & ".join(["Attack", "Para.", *map(_tex, defenses)]) + " \\\\",
+            " & ".join(["Attack", "Para.", *map(escaping.latex, defenses)]) + " \\\\",
         ]
         for tier in layout.groups(dataset):
-            heading = _tex(tier_title(tier).capitalize())
+            heading = escaping.latex(tier_title(tier).capitalize())
             lines += ["\\midrule", f"\\multicolumn{{{len(defenses) + 2}}}{{l}}{{\\textit{{{heading}}}}} \\\\"]
             previous = ""
             for attack in layout.attacks(dataset, tier):
                 best = layout.best(dataset, attack, tier)
-                line = ["" if attack[0] == previous else _tex(attack[0].upper()), _tex(attack[1])]
+                line = ["" if attack[0] == previous else escaping.latex(attack[0].upper()), escaping.latex(attack[1])]
                 previous = attack[0]
                 for defense in defenses:
                     positions = layout.of(dataset, attack, tier, defense)
@@ -41,8 +42,3 @@ def latex(layout: Layout, title: str, notes: list[str]) -> str:
                 lines.append(" & ".join(line) + " \\\\")
         lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
     return "\n".join(lines) + "\n"
-
-
-def _tex(text: str) -> str:
-    words = {"\\": "\\textbackslash{}", "^": "\\textasciicircum{}", "~": "\\textasciitilde{}", "±": "$\\pm$"}
-    return "".join(words.get(sign, f"\\{sign}" if sign in "_%&#${}" else sign) for sign in text)

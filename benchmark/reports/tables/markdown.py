@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from benchmark.evaluations.clean import Clean
 from benchmark.findings.layout import Layout
 from benchmark.findings.statistics import SIGNIFICANT
+from benchmark.reports import escaping
 
 FLAGGED = "†"
 
@@ -26,14 +27,14 @@ def markdown(layout: Layout, title: str, notes: list[str]) -> str:
         words += [f"{FLAGGED}: a check speaks against the number, see below the tables."]
     if not layout.cells:
         words = ["Nothing here has rows in a table: the figures are in report.html and in figures/."]
-    lines = [f"# {title}", "", *words, ""]
+    lines = [f"# {escaping.markdown(title)}", "", *words, ""]
     for dataset in layout.datasets:
         defenses = layout.defenses(dataset)
         for tier in layout.groups(dataset):
-            lines += [f"## {dataset}, {tier_title(tier)}", "", *head(["attack", "parameters", *defenses])]
+            lines += [f"## {escaping.markdown(f'{dataset}, {tier_title(tier)}')}", "", *_head(defenses)]
             for attack in layout.attacks(dataset, tier):
                 best = layout.best(dataset, attack, tier)
-                fields = list(attack)
+                fields = [*map(escaping.markdown, attack)]
                 for defense in defenses:
                     positions = layout.of(dataset, attack, tier, defense)
                     shown, published = number(layout, positions), layout.published(positions)
@@ -43,7 +44,7 @@ def markdown(layout: Layout, title: str, notes: list[str]) -> str:
                 lines.append(line(fields))
             lines.append("")
         lines += _quirks(layout, dataset)
-    return "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
+    return "\n".join([*lines, *(f"- {escaping.markdown(note)}" for note in notes)]) + "\n"
 
 
 def number(layout: Layout, positions: list[int]) -> str:
@@ -67,23 +68,25 @@ def _quirks(layout: Layout, dataset: str) -> list[str]:
         return []
     defenses = layout.defenses(dataset)
     lines = [
-        f"## {dataset}, what the paper's quirks are worth",
+        f"## {escaping.markdown(dataset)}, what the paper's quirks are worth",
         "",
         "Tier paper minus tier strict, in points: above zero, the paper's way of attacking leaves the higher number.",
         "",
-        *head(["attack", "parameters", *defenses]),
+        *_head(defenses),
     ]
     rows = []
     for attack in layout.attacks(dataset, "paper"):
         gaps = [layout.quirk(dataset, attack, defense) for defense in defenses]
         if any(gap is not None for gap in gaps):
-            rows.append(line([*attack, *("–" if gap is None else f"{gap:+.1f}" for gap in gaps)]))
+            shown = ["–" if gap is None else f"{gap:+.1f}" for gap in gaps]
+            rows.append(line([*map(escaping.markdown, attack), *shown]))
     return [*lines, *rows, ""] if rows else []
 
 
-def head(titles: list[str]) -> list[str]:
+def _head(defenses: list[str]) -> list[str]:
     """The first two lines of a table."""
-    return [line(titles), line(["---", "---", *["---:"] * (len(titles) - 2)])]
+    titles = ["attack", "parameters", *map(escaping.markdown, defenses)]
+    return [line(titles), line(["---", "---", *["---:"] * len(defenses)])]
 
 
 def line(fields: Sequence[str]) -> str:

@@ -1,0 +1,95 @@
+"""Text of files and users in reports: it stays text, whatever signs it has. One function per format."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pandas as pd
+
+from benchmark.machine.terminal import visible
+
+# --- LaTeX ---
+
+LATEX = {
+    "\\": "\\textbackslash{}",
+    "^": "\\textasciicircum{}",
+    "~": "\\textasciitilde{}",
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+    "|": "\\textbar{}",
+    "±": "$\\pm$",
+    **{sign: f"\\{sign}" for sign in "_%&#${}"},
+    **{sign: f"{{{sign}}}" for sign in "[]*"},  # at the start of a row, the end of the row before would take them
+}
+
+
+def latex(text: object) -> str:
+    """Text for LaTeX, in one line: a second line would leave the comment that the first is in."""
+    return "".join(LATEX.get(sign, sign) for sign in visible(text))
+
+
+# --- Markdown ---
+
+MARKDOWN = re.compile(
+    r"""[\\`*|~$]              # escapes, code, emphasis, columns, deletions, formulas
+    | (?<![^\W_])_ | _(?![^\W_])  # emphasis; inside a word it is a letter
+    | \](?=[(\[:])             # links and their definitions
+    | (?<!\S)\#                # headings, and what closes one
+    | ^[-+>=\[]                # lists, quotations, underlined headings
+    | (?<=^\d)[.)] | (?<=^\d\d)[.)]  # numbered lists
+    """,
+    re.VERBOSE,
+)
+ENTITY = re.compile(r"&(?=\#?\w+;)")
+
+
+def markdown(text: object) -> str:
+    """Text for a field, a heading or a paragraph of Markdown, in one line."""
+    plain = MARKDOWN.sub(r"\\\g<0>", visible(text).strip())
+    return ENTITY.sub("&amp;", plain).replace("<", "&lt;")
+
+
+# --- CSV ---
+
+FORMULA = re.compile(r"(^|;)(?=[=+@＝＋－＠-])")  # some spreadsheets take a semicolon for the end of a field
+HARMLESS = re.compile(r"[-+]?[\d./]*")
+
+
+def csv(table: pd.DataFrame) -> str:
+    """The whole file. Text that a spreadsheet would take for a formula has an apostrophe before it."""
+    safe = {
+        str(name): pd.Series([*map(_field, column)], column.index, column.dtype)  # map would make floats of numbers
+        for name, column in table.items()
+        if column.dtype == object or isinstance(column.dtype, pd.StringDtype)
+    }
+    return table.assign(**safe).to_csv(index=False, lineterminator="\n")
+
+
+def _field(value: Any) -> Any:
+    if not isinstance(value, str) or HARMLESS.fullmatch(value):
+        return value
+    return FORMULA.sub(r"\1'", visible(value))
+
+
+# --- HTML ---
+
+
+def html(value: Any) -> Any:
+    """Text for a page; Jinja escapes it afterwards. Lines stay: a command may have several."""
+    is_text = isinstance(value, str) and not hasattr(value, "__html__")
+    return visible(value, keep="\n\t") if is_text else value
+
+
+# --- figures ---
+
+LONGEST = 100
+"""Letters of a name in a figure; one of thousands would make it too large to be written."""
+
+
+def figure(text: object) -> str:
+    """A name in a figure, in one line; the middle of a long one is left out."""
+    name = visible(text) or "–"
+    if len(name) > LONGEST:
+        name = f"{name[: 2 * LONGEST // 3]}…{name[-LONGEST // 3 :]}"
+    return f" {name}" if name.startswith("_") else name  # legends leave out names that begin so, and empty ones
