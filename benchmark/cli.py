@@ -18,6 +18,7 @@ from benchmark.commands.report import report
 from benchmark.commands.run import run as run_preset
 from benchmark.commands.train import train
 from benchmark.commands.verify import verify
+from benchmark.machine.terminal import visible
 from defenses.errors import BadInput, RunFailed
 
 INTERRUPTED = "interrupted; the same command goes on from what is done"
@@ -73,7 +74,7 @@ def run(arguments: list[str]) -> int:
 
 def _say(message: object, code: int) -> int:
     line = " ".join(str(message).split())
-    typer.echo(f"adp-bench: {line}", err=True)
+    typer.echo(f"adp-bench: {visible(line)}", err=True)
     return code
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from benchmark.machine.terminal import visible
 from defenses.errors import BadInput
 
 if TYPE_CHECKING:
@@ -94,5 +95,5 @@ def compare(
         display.stop()
     found = comparison_of(read_results(store))
     assert found is not None
-    typer.echo(found.sentence)
-    typer.echo(store.folder / "comparison.md")
+    typer.echo(visible(found.sentence))
+    typer.echo(visible(store.folder / "comparison.md"))

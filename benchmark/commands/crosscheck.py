@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from benchmark.machine.terminal import visible
 from defenses.errors import RunFailed
 
 
@@ -62,7 +63,7 @@ def crosscheck(
         failed = error
     finally:
         display.stop()
-    typer.echo(summary(crosscheck_table(read_results(Store(request.out)))))
-    typer.echo(request.out / "crosscheck.md")
+    typer.echo(visible(summary(crosscheck_table(read_results(Store(request.out))))))
+    typer.echo(visible(request.out / "crosscheck.md"))
     if failed:
         raise failed

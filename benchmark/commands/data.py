@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from benchmark.machine.terminal import visible
 from defenses.errors import BadInput, RunFailed
 
 app = typer.Typer(help="Get the datasets, check them again, and say where they are.", no_args_is_help=True)
@@ -21,7 +22,7 @@ def fetch(names: Names = None) -> None:
     failed = []
     for name in _known(names):
         try:
-            typer.echo(f"{name}: complete, from {datasets.fetch(name)}")
+            typer.echo(visible(f"{name}: complete, from {datasets.fetch(name)}"))
         except RunFailed as error:  # the other datasets may still arrive
             failed.append(str(error))
     if failed:
@@ -53,9 +54,9 @@ def where(names: Names = None) -> None:
     from benchmark import datasets
 
     if not names:
-        typer.echo(datasets.data_folder())
+        typer.echo(visible(datasets.data_folder()))
     for name in _known(names) if names else []:
-        typer.echo(datasets.where(name) or f"{name} is part of a library and has no folder")
+        typer.echo(visible(datasets.where(name) or f"{name} is part of a library and has no folder"))
 
 
 def _known(names: list[str] | None) -> list[str]:

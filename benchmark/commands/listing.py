@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmark.machine.terminal import visible
 from defenses.errors import BadInput
 from defenses.registry import Registry, did_you_mean
 
@@ -39,7 +40,7 @@ def listing(
     if not rows:
         typer.echo(f"no {what} here")
         return
-    texts = [[_text(value) for value in row.values()] for row in rows]
+    texts = [[visible(_text(value)) for value in row.values()] for row in rows]
     headings = list(rows[0])
     widths = [max(map(len, column)) for column in zip(headings, *texts, strict=True)]
     for line in [headings, *texts]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from benchmark.machine.terminal import visible
+
 
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]) -> None:
     """Write every table, figure and the page of a run again, from what is stored; no model is touched."""
@@ -22,4 +24,4 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of
             write_report(store, display.writing)
     finally:
         display.stop()
-    typer.echo(folder / "report.html")
+    typer.echo(visible(folder / "report.html"))

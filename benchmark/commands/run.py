@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from benchmark.machine.terminal import visible
 from defenses.errors import BadInput
 
 Many = list[str] | None
@@ -99,7 +100,7 @@ def run(
         if plan:
             from benchmark.plan.forecast import forecast
 
-            typer.echo(forecast(request))
+            typer.echo(visible(forecast(request), keep="\n"))
             return
         display = RunDisplay()
         try:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmark.machine.terminal import visible
+
 
 def train(
     defense: Annotated[str, typer.Argument(help="Defense spec, such as adp-2-0.5 or my_defense.py:Mine.")],
@@ -60,5 +62,6 @@ def train(
     shipped = locate(request)
     exact = shipped and not shipped.is_relative_to(ENSEMBLES) and f"-{CHANGED}-" not in shipped.parent.name
     if shipped and exact and out is None and not any(changes.values()):
-        typer.echo(f"{shipped.parent} is an ensemble like this one and comes first in `adp-bench run`", err=True)
+        where = visible(shipped.parent)
+        typer.echo(f"{where} is an ensemble like this one and comes first in `adp-bench run`", err=True)
     train_ensemble(request, changes, out, device, threads, start_from)

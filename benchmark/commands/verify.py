@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from benchmark.machine.terminal import visible
 from defenses.errors import BadInput, RunFailed
 
 
@@ -34,7 +35,7 @@ def verify(
     for cell in kept:
         count, complaints = check_kept(store, cell, given)
         verdict = f"{count} images fool it as recorded" if not complaints else "; ".join(complaints)
-        typer.echo(f"{cell.images.dataset} · {cell.title}: {verdict}")
+        typer.echo(visible(f"{cell.images.dataset} · {cell.title}: {verdict}"))
         wrong += bool(complaints)
     if wrong:
         raise RunFailed(f"{wrong} of {len(kept)} cells did not verify")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from benchmark.machine.terminal import visible
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -16,9 +18,9 @@ class Display:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        self._console = Console(stderr=True, quiet=not enabled, soft_wrap=True)
+        self._console = Console(stderr=True, quiet=not enabled, soft_wrap=True, emoji=False)
         self._live = enabled and self._console.is_terminal
-        text, arrived = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[arrived]}")
+        text, arrived = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[arrived]"))
         columns = (SpinnerColumn(), text, BarColumn(20), arrived, TimeElapsedColumn())
         self._progress = Progress(*columns, console=self._console, transient=True, disable=not self._live)
         self._task: TaskID | None = None
@@ -35,7 +37,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(visible(text), markup=False, highlight=False)
 
     def step(self, text: str) -> None:
         """What happens now, until the next step."""
@@ -45,7 +47,7 @@ class Display:
         if self._task is not None:
             self._progress.remove_task(self._task)
         self.total = self._bytes = 0
-        self._task = self._progress.add_task(text, total=None, arrived="")
+        self._task = self._progress.add_task(visible(text), total=None, arrived="")
 
     def update(self, amount: int) -> None:
         """So many more bytes have arrived."""

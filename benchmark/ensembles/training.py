@@ -15,6 +15,7 @@ from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.folders import default_folder
 from benchmark.machine.clock import clock
 from benchmark.machine.devices import find_device, set_threads
+from benchmark.machine.terminal import visible
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import read_provenance
 from defenses.errors import BadInput
@@ -44,18 +45,18 @@ def train_ensemble(
     chosen = find_recipe(request.recipe, request.about.look, **(changes or {}))
     data = training_data(request.dataset, chosen, seed)
     out = out or default_folder(named, request, chosen)
-    console = Console(stderr=True, highlight=False)
-    with joined(where) as where, _Display(named.label, console) as display:
+    console = Console(stderr=True, highlight=False, emoji=False)
+    display = _Display(named.label, console)
+    with joined(where) as where, display:
         asked = TrainingRequest(named, network, members, chosen, seed, start_from)
         path = train(asked, data, out, where, display.batch, display.epoch)
         if rank() > 0:
             return path
     scores = read_provenance(path).scores
-    console.print(
+    display.say(
         f"{named.label} on {request.dataset}: test accuracy {scores['test_accuracy']:.2%} "
         f"(members {', '.join(f'{value:.2%}' for value in scores['test_member_accuracy'])}), "
-        f"median log diversity {scores['test_led_median']:.2f}, {path}",
-        soft_wrap=True,
+        f"median log diversity {scores['test_led_median']:.2f}, {path}"
     )
     return path
 
@@ -73,11 +74,12 @@ class _Display:
     """A live line on a terminal; elsewhere one per epoch, at most one in five seconds, and one every half minute."""
 
     def __init__(self, title: str, console: Console) -> None:
-        self.title, self.console = title, console
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
-        self.bars = Bars(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True)
+        self.title, self.console = visible(title), console
+        place, note = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[note]"))
+        columns = (place, BarColumn(bar_width=20), MofNCompleteColumn(), note)
+        self.bars = Bars(*columns, console=console, transient=True)
         self.live = console.is_terminal
-        self.task = self.bars.add_task(title, total=None, note="")
+        self.task = self.bars.add_task(self.title, total=None, note="")
         self.last_line = time.monotonic()
         self.latest = ""
 
@@ -90,16 +92,20 @@ class _Display:
         if self.live:
             self.bars.stop()
 
+    def say(self, line: str) -> None:
+        self.console.print(visible(line), soft_wrap=True, markup=False)
+
     def batch(self, progress: Progress) -> None:
         terms = " ".join(f"{name} {value:.3f}" for name, value in progress.terms.items())
         self.latest = f"{clock(progress.seconds_left)} left"
-        note = f"{terms} accuracy {progress.accuracy:.1%} {progress.images_per_second:.0f} images/s {self.latest}"
+        speed = f"{progress.images_per_second:.0f} images/s"
+        note = visible(f"{terms} accuracy {progress.accuracy:.1%} {speed} {self.latest}")
         place = f"{self.title} epoch {progress.epoch}/{progress.epochs}"
         if self.live:
             self.bars.update(self.task, description=place, completed=progress.batch, total=progress.batches, note=note)
         elif time.monotonic() - self.last_line > 30:
             self.last_line = time.monotonic()
-            self.console.print(f"{place} batch {progress.batch}/{progress.batches} {note}", soft_wrap=True)
+            self.say(f"{place} batch {progress.batch}/{progress.batches} {note}")
 
     def epoch(self, row: dict[str, Any]) -> None:
         hidden = ("epoch", "learning_rate", "scale", "seconds", "frozen")
@@ -108,4 +114,4 @@ class _Display:
             return
         self.last_line = time.monotonic()
         note = f"{row['seconds']:.1f} s, {self.latest}"
-        self.console.print(f"{self.title} epoch {row['epoch']}: {values} ({note})", soft_wrap=True)
+        self.say(f"{self.title} epoch {row['epoch']}: {values} ({note})")

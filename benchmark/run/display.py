@@ -8,11 +8,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.text import Text
 
 from benchmark.cells.cell import Cell
 from benchmark.cells.store import Store
 from benchmark.findings.diagnostics import Diagnosis
 from benchmark.machine.clock import clock
+from benchmark.machine.terminal import visible
 from benchmark.plan.costs import work
 
 
@@ -31,9 +33,10 @@ class RunDisplay:
     """Writes to standard error; on a terminal the lines of the cells under way are live."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Console(stderr=True, highlight=False, emoji=False)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
-        self.bars = Progress(*columns, TextColumn("{task.fields[left]}"), console=self.console, transient=True)
+        left = TextColumn("{task.fields[left]}", markup=False)
+        self.bars = Progress(*columns, left, console=self.console, transient=True)
         self.status = self.console.status("")
         self.open: dict[Cell, _Open] = {}
         self.total = self.number = 0
@@ -43,8 +46,8 @@ class RunDisplay:
         self.place = ""
         self.began = self.last_line = time.monotonic()
 
-    def say(self, line: str) -> None:
-        self.console.print(line, soft_wrap=True, markup=False)
+    def say(self, line: str, style: str | None = None) -> None:
+        self.console.print(visible(line), style=style, soft_wrap=True, markup=False)
 
     def start(self, open_cells: list[Cell], cells: list[Cell]) -> None:
         total = self.total = len(cells)
@@ -64,7 +67,7 @@ class RunDisplay:
         bar = self.bars.add_task("", total=cell.images.samples, left="")
         self.open[cell] = _Open(self.number, time.monotonic(), bar)
         self.place = self._place(cell)
-        self.bars.update(bar, description=self.place)
+        self.bars.update(bar, description=visible(self.place))
 
     def advance(self, cell: Cell, rows: int) -> None:
         under_way = self.open[cell]
@@ -77,7 +80,7 @@ class RunDisplay:
     def report(self, words: str) -> None:
         """What is being done inside the cell that was begun last."""
         for under_way in list(self.open.values())[-1:]:
-            self.bars.update(under_way.bar, description=f"{self.place} · {words}")
+            self.bars.update(under_way.bar, description=visible(f"{self.place} · {words}"))
 
     def time_left(self) -> str:
         under_way = sum(cell.share for cell in self.open.values())
@@ -93,11 +96,11 @@ class RunDisplay:
         beside = f", published {row['published']:.1f}" if row["published"] is not None else ""
         self.say(f"{place}: {interval}{beside}, {clock(seconds)}, {self.time_left()}")
         if row["flags"]:
-            self.console.print(f"  warning: {row['flags']}", style="yellow", soft_wrap=True, markup=False)
+            self.say(f"  warning: {row['flags']}", style="yellow")
 
     def failed(self, cell: Cell, words: str) -> None:
         place, _ = self._close(cell)
-        self.console.print(f"{place}: failed: {words}", style="red", soft_wrap=True, markup=False)
+        self.say(f"{place}: failed: {words}", style="red")
 
     def finish(self, store: Store, diagnosis: Diagnosis) -> None:
         self.stop()
@@ -105,8 +108,7 @@ class RunDisplay:
         for name in dict.fromkeys(flag.name for flag in diagnosis.flags):
             first, *more = [flag for flag in diagnosis.flags if flag.name == name]
             others = f" (and {len(more)} more)" if more else ""
-            words = f"  {name}, {first.where}: {first.words}{others}. {first.advice}"
-            self.console.print(words, style="yellow", soft_wrap=True, markup=False)
+            self.say(f"  {name}, {first.where}: {first.words}{others}. {first.advice}", style="yellow")
         self.say(f"tables: {store.folder / 'table.md'} and table.csv, table.tex")
         self.say(f"report: {store.folder / 'report.html'}")
 
@@ -115,7 +117,7 @@ class RunDisplay:
         if self.console.is_terminal:
             if self.bars.live.is_started:
                 self.bars.stop()
-            self.status.update(words)
+            self.status.update(Text(visible(words)))
             self.status.start()
         elif time.monotonic() - self.last_line > 10:
             self.last_line = time.monotonic()

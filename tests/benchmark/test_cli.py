@@ -358,3 +358,29 @@ def test_checkpoints_are_listed_with_how_they_were_trained(
     assert (row["dataset"], row["defense"], row["epochs"], row["images"]) == ("digits", "baseline", 4, 800)
     assert row["network"] == "2 × mini-resnet(width=4)" and row["date"] == date.today().isoformat()
     assert float(row["accuracy"].rstrip(" %")) > 50 and len(row["sha256"]) == 16
+
+
+# --- names that are no words ---
+
+
+def test_a_folder_whose_name_looks_like_markup_is_trained_into(capfd: pytest.CaptureFixture[str], here: Path) -> None:
+    assert run(["train", "baseline", *DIGITS, *QUICK, "--out", "o[/b] :bug:"]) == 0
+    assert (here / "o[/b] :bug:" / "ensemble.safetensors").is_file()
+    assert "o[/b] :bug:/ensemble.safetensors" in capfd.readouterr().err
+
+
+def test_an_error_line_shows_control_characters_instead_of_obeying_them(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "no\x1b[2J\x9b31m\u202erun\udcff"]) == 2
+    message = capfd.readouterr().err
+    assert message.startswith("adp-bench: no\\x1b[2J\\x9b31m\\u202erun\\udcff ") and message.count("\n") == 1
+
+
+def test_listed_checkpoints_show_control_characters_instead_of_obeying_them(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path("results") / "checkpoints" / "digits" / "small\x1b[2J\nfake"
+    folder.mkdir(parents=True)
+    (folder / "ensemble.safetensors").write_bytes((checkpoint / "ensemble.safetensors").read_bytes())
+    assert run(["list", "checkpoints"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[1].endswith("small\\x1b[2J\\nfake")
