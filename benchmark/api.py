@@ -15,7 +15,7 @@ from benchmark.attacks import NamedAttack, parse_attack
 from benchmark.cells.cell import Cell, Conditions, EnsembleFacts, TestImages
 from benchmark.evaluations.task import Task
 from benchmark.evaluations.whitebox import WhiteBox
-from benchmark.evaluations.worst_case import WorstCase, bounds_of, stages
+from benchmark.evaluations.worst_case import WorstCase, bounds_of, remark, stages
 from benchmark.findings.diagnostics import diagnose
 from benchmark.findings.rows import COLUMNS, summarise
 from benchmark.harness.acceleration import accelerated, check_mode
@@ -78,7 +78,8 @@ def evaluate(
         model.to(target)
         with prepared(model):
             images = images.to(target)
-            check_model(model, images, labels)
+            classes = check_model(model, images, labels)
+            tasks = _tasks(named, rules, _members(model), classes)
             clean = outputs(model, images, batch_size)
             subject = Subject(
                 ensemble=cast(Ensemble, model),
@@ -91,7 +92,7 @@ def evaluate(
             )
             facts = EnsembleFacts(name, name, _members(model), type(model).__name__, "", "")
             taken, conditions = TestImages("", "", len(labels)), Conditions(seed, batch_size, target.type)
-            for task in _tasks(named, rules, _members(model)):
+            for task in tasks:
                 starts = range(0, len(labels), batch_size)
                 spans = [Span(start, min(start + batch_size, len(labels))) for start in starts]
                 found = pd.concat([task.batch(subject, span, seed) for span in spans], ignore_index=True)
@@ -108,14 +109,19 @@ def _members(model: nn.Module) -> int:
     return len(model) if isinstance(model, Ensemble) else 1
 
 
-def _tasks(named: list[NamedAttack], tier: Tier, members: int) -> list[Task]:
+def _tasks(named: list[NamedAttack], tier: Tier, members: int, classes: int) -> list[Task]:
     """What to run: every attack, or in tier ``strong`` the worst case at every bound among them."""
+    for words in [remark("full", classes)] if tier == "strong" else [one.remark(classes) for one in named]:
+        if words:
+            warnings.warn(words, stacklevel=3)
     if tier != "strong":
+        for one in named:
+            one.check_classes(classes)
         return [WhiteBox(one, tier, tier == "strict" and one.attack.same_in_tiers) for one in named]
     bounds = bounds_of(tuple(named))
     if not bounds:
         raise BadInput("tier strong attacks at the eps of the attacks, and none of these has one; add pgd(eps=…)")
-    return [WorstCase(bound, "full", stages("full", bound, members)) for bound in bounds]
+    return [WorstCase(bound, "full", stages("full", bound, members, classes)) for bound in bounds]
 
 
 def _check_images(images: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,16 @@ class NamedAttack:
     def _spec(self, name: str) -> str:
         return f"{name}({self.attack.parameters})" if self.attack.parameters else name
 
+    def check_classes(self, classes: int) -> None:
+        """Refuse a model or dataset with fewer classes than the attack needs."""
+        fewest = self.attack.fewest_classes
+        if classes < fewest:
+            raise BadInput(f"{self.label} needs {fewest} classes, and here are {classes}; {self.attack.instead}")
+
+    def remark(self, classes: int) -> str:
+        """What it leaves out with so few classes, in words; empty where that is nothing."""
+        return without(self.label, self.attack.left_out(classes), classes)
+
     def backend(self) -> Backend:
         """The function that runs it."""
         module, _, function = self.attack.backends[self.library].partition(":")
@@ -85,6 +95,12 @@ class RecordedAttack(Attack):
 
     def settings(self) -> dict[str, Any]:
         return dict(self.values)
+
+
+def without(what: str, names: Sequence[str], classes: int) -> str:
+    """That some attacks are left out for want of classes; empty where there are none."""
+    verb = "needs" if len(names) == 1 else "need"
+    return f"{what} runs without {' and '.join(names)}, which {verb} more than {classes} classes" if names else ""
 
 
 FACTS = ("query_only", "minimises", "steps_once", "strength", "scaled", "work", "same_in_tiers", "keeps_survivors")

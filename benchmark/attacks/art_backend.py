@@ -33,6 +33,8 @@ def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor
 
 
 def apgd_ce(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDCE) -> Tensor:
+    if getattr(model, "output_kind", "") == "probabilities":
+        raise BadInput("apgd-ce@art refuses the probabilities that tier paper gives; use apgd-ce@pyautoattack")
     settings = {"eps": attack.eps, "eps_step": 2 * attack.eps, "max_iter": attack.steps, "loss_type": "cross_entropy"}
     runner = evasion.AutoProjectedGradientDescent
     return _run(runner, model, images, labels, False, **settings, nb_random_init=attack.restarts, verbose=False)

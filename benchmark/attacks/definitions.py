@@ -48,6 +48,8 @@ class Attack:
     """Parameters that grow with the strength."""
     work: ClassVar[tuple[str, ...]] = ("steps", "restarts", "queries")
     """Parameters that buy it more work at the same strength."""
+    instead: ClassVar[str] = ""
+    """What to use where a model has fewer classes than it needs."""
 
     @property
     def usual_library(self) -> str:
@@ -76,6 +78,15 @@ class Attack:
     def gradients(self, scalars: int, classes: int) -> float:
         """Gradients it may take for one image of so many scalars; a query counts as `FORWARD`."""
         return getattr(self, "steps", 1) * getattr(self, "restarts", 1)
+
+    @property
+    def fewest_classes(self) -> int:
+        """Classes that a model must have: with fewer, the attack's loss does not exist or is constant."""
+        return 2
+
+    def left_out(self, classes: int) -> tuple[str, ...]:
+        """Parts that are not run on a model with so few classes."""
+        return ()
 
     @property
     def wants_target(self) -> bool:
@@ -152,10 +163,17 @@ class PGD(_Stepped):
     """Starts per image; images that are fooled are not started again."""
     loss: Literal["ce", "margin", "dlr"] = "ce"
     """What is ascended: cross-entropy, the margin to the best other class, or that margin scaled (DLR)."""
+    instead: ClassVar[str] = "use loss=margin or loss=ce"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _at_least_one("restarts", self.restarts)
+        if self.targeted and self.loss == "dlr":
+            raise BadInput("loss=dlr is constant where the target is the third class; use loss=margin with a target")
+
+    @property
+    def fewest_classes(self) -> int:
+        return 3 if self.loss == "dlr" else 2  # DLR divides by the gap between the first and the third class
 
     def refuse_extras(self, library: str) -> None:
         """No library restarts on the survivors alone or lets the loss be chosen."""
@@ -310,6 +328,11 @@ class APGDT(_TargetByTarget):
     """Auto-PGD on the targeted DLR loss, towards each of the most likely other classes in turn."""
 
     backends: ClassVar[dict[str, str]] = _backends("apgd_t", "pyautoattack", "torchattacks")
+    instead: ClassVar[str] = "use apgd-ce and fab-t"
+
+    @property
+    def fewest_classes(self) -> int:
+        return 4  # the targeted DLR loss divides by the first class's gap to the third and the fourth
 
 
 @dataclass(frozen=True)
@@ -343,10 +366,20 @@ class AutoAttack(_Reference):
     """Reference AutoAttack, standard version: apgd-ce, apgd-t, fab-t and square, each on what is left."""
 
     backends: ClassVar[dict[str, str]] = _backends("autoattack", "pyautoattack")
+    notes: ClassVar[dict[str, str]] = {"pyautoattack": "without apgd-t on 2 or 3 classes: its loss needs 4"}
+
+    @property
+    def parts(self) -> dict[str, Attack]:
+        """What it is made of, in the order it runs."""
+        eps = self.eps
+        return {"apgd-ce": APGDCE(eps), "apgd-t": APGDT(eps), "fab-t": FABT(eps), "square": Square(eps)}
+
+    def left_out(self, classes: int) -> tuple[str, ...]:
+        return tuple(name for name, part in self.parts.items() if classes < part.fewest_classes)
 
     def gradients(self, scalars: int, classes: int) -> float:
-        parts = (APGDCE(self.eps), APGDT(self.eps), FABT(self.eps), Square(self.eps))
-        return sum(part.gradients(scalars, classes) for part in parts)
+        skipped = self.left_out(classes)
+        return sum(part.gradients(scalars, classes) for name, part in self.parts.items() if name not in skipped)
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,10 @@ def square(model: nn.Module, images: Tensor, labels: Tensor, attack: Square) -> 
 def autoattack(model: nn.Module, images: Tensor, labels: Tensor, attack: AutoAttack) -> Tensor:
     """The library's own standard evaluation, on this batch."""
     runner = pyautoattack.autoattack.AutoAttack(model, eps=attack.eps, device=images.device, seed=library_seed())
-    if count_classes(model, images) <= 9:
-        runner.apgd_targeted.n_target_classes = runner.fab.n_target_classes = count_classes(model, images) - 1
+    classes = count_classes(model, images)
+    if classes <= 9:
+        runner.apgd_targeted.n_target_classes = runner.fab.n_target_classes = classes - 1
+    runner.attacks_to_run = [part for part in runner.attacks_to_run if part not in attack.left_out(classes)]
     with _without_tracing():
         adversarial, _ = runner.run_standard_evaluation(images, labels, batch_size=len(images))
     return adversarial

@@ -78,7 +78,8 @@ def ead(model: nn.Module, images: Tensor, labels: Tensor, attack: EAD) -> Tensor
 
 def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:
     """The original attack, two scalars at a time towards the next class: not what the authors ran."""
-    return _run(torchattacks.JSMA(model, theta=attack.eps, gamma=attack.gamma), images, labels, False)
+    following = (labels + 1) % count_classes(model, images)  # by itself, the library takes every model for one of ten
+    return _run(torchattacks.JSMA(model, theta=attack.eps, gamma=attack.gamma), images, following, True)
 
 
 def _run(runner: Any, images: Tensor, labels: Tensor, targeted: bool) -> Tensor:

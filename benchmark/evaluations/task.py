@@ -237,6 +237,7 @@ class Setting:
     """What a section plans for: one trained ensemble in one grid."""
 
     members: int
+    classes: int
     tiers: tuple[Tier, ...]
     rows: tuple[NamedAttack, ...]
     """Attacks of the white-box rows that tier strong may look at."""

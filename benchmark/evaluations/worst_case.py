@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmark.attacks import NamedAttack, parse_attack, recorded_class
+from benchmark.attacks import NamedAttack, parse_attack, recorded_class, without
 from benchmark.attacks.bounds import Bound
 from benchmark.evaluations.task import (
     Amount,
@@ -70,6 +70,8 @@ SUITES: dict[str, tuple[str, ...]] = {
 AutoAttack. ``full`` is the tier; ``quick`` is its sketch, for data where robustness is not the question."""
 NORMS_OF_SUITES = ("linf",)
 """Norms that the suites have attacks for."""
+MANY_CLASSES = 10
+"""Enough for every attack of the suites."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,11 @@ def read_stage(text: str) -> Stage:
     return Stage(named, member_number(match["member"]) if match["member"] else None)
 
 
-def stages(suite: str, bound: Bound, members: int) -> tuple[Stage, ...]:
-    """The attacks of a suite within a bound against an ensemble of so many members."""
+def stages(suite: str, bound: Bound, members: int, classes: int) -> tuple[Stage, ...]:
+    """The attacks of a suite within a bound against an ensemble of so many members.
+
+    Attacks that need more classes are left out; see `remark`.
+    """
     if suite not in SUITES:
         raise BadInput(f"unknown suite {suite!r}; {did_you_mean(suite, SUITES)}")
     if bound.norm not in NORMS_OF_SUITES:
@@ -121,11 +126,21 @@ def stages(suite: str, bound: Bound, members: int) -> tuple[Stage, ...]:
         text = template.format(eps=value_text(bound.radius), step=value_text(bound.radius / 5))
         alone = text.endswith(" from members")
         named = parse_attack(text.removesuffix(" from members"))
+        if classes < named.attack.fewest_classes:
+            continue
         if not alone:
             found.append(Stage(named))
         elif members > 1:
             found += [Stage(named, member) for member in range(members)]
     return tuple(found)
+
+
+def remark(suite: str, classes: int) -> str:
+    """What the suite leaves out with so few classes, in words; empty where that is nothing."""
+    bound = Bound("linf", 0.1)  # any: the names are asked for
+    kept = {stage.named.name for stage in stages(suite, bound, 1, classes)}
+    names = [stage.named.name for stage in stages(suite, bound, 1, MANY_CLASSES) if stage.named.name not in kept]
+    return without("tier strong", names, classes)
 
 
 @dataclass(frozen=True)
@@ -332,7 +347,7 @@ class WorstCaseSection(Section):
         """One worst case for each bound of the rows."""
         if "strong" in setting.tiers:
             for bound in bounds_of(setting.rows):
-                task = WorstCase(bound, self.suite, stages(self.suite, bound, setting.members))
+                task = WorstCase(bound, self.suite, stages(self.suite, bound, setting.members, setting.classes))
                 yield Planned(task, setting.images(self.amount))
 
 

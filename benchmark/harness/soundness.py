@@ -63,6 +63,8 @@ def check_model(model: nn.Module, images: Tensor, labels: Tensor) -> int:
     if not torch.equal(output, model(probe)):
         raise BadInput("the model gives two different outputs for the same images; make it deterministic in eval mode")
     classes = output.shape[-1]
+    if classes < 2:
+        raise BadInput("the model gives one number per image; for two classes, give two logits, such as (0, z)")
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
         wrong = int(labels.max()) if int(labels.max()) >= classes else int(labels.min())
         raise BadInput(f"label {wrong} is out of range; the model has classes 0 to {classes - 1}")

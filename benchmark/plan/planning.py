@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any
@@ -16,7 +16,7 @@ from benchmark.ensembles.finding import Trained, load_outside
 from benchmark.evaluations import TASKS
 from benchmark.evaluations.blackbox import BlackBoxSection
 from benchmark.evaluations.task import Setting
-from benchmark.evaluations.worst_case import WorstCase, WorstCaseSection
+from benchmark.evaluations.worst_case import WorstCase, WorstCaseSection, remark
 from benchmark.harness.tiers import TIERS
 from benchmark.plan.grid import Grid
 from benchmark.plan.presets import Preset
@@ -58,6 +58,9 @@ def check(request: Request) -> None:
                 parse_defense(spec).defense.check(grid.members, about.classes)
         if surrogate in grid.defenses:
             raise BadInput(f"{surrogate} cannot be its own surrogate; choose another --surrogate, or none")
+        for section in grid.sections:
+            for named in section.attacks:
+                named.check_classes(about.classes)
         if isinstance(request.samples, int) and request.samples > about.sizes[1]:
             raise BadInput(f"samples is {request.samples}; {grid.dataset} has {about.sizes[1]} test images")
 
@@ -104,7 +107,8 @@ def plan_cells(
         trained.label, trained.spec, origin.members, origin.network, trained.training, origin.weights_sha256
     )
     conditions = Conditions(seed, grid.batch_size, request.device.type, request.acceleration)
-    size = DATASETS.get(grid.dataset).sizes[1]
+    about = DATASETS.get(grid.dataset)
+    size = about.sizes[1]
     in_paper = "" if is_checkpoint(trained.spec) else parse_defense(trained.spec).label  # whatever its column is called
 
     def published(named: NamedAttack | None, classifier: str) -> float | None:
@@ -112,6 +116,7 @@ def plan_cells(
 
     setting = Setting(
         members=origin.members,
+        classes=about.classes,
         tiers=grid.tiers,
         rows=grid.rows,
         images=lambda amount: request.images(amount, size),
@@ -129,10 +134,12 @@ def plan_cells(
 
 
 def left_out(request: Request) -> list[str]:
-    """What a CPU run leaves out of the full sample counts, in words."""
+    """What a CPU run leaves out of the full sample counts, and attacks without enough classes, in words."""
     lines = []
     for grid in request.preset.grids:
-        size = DATASETS.get(grid.dataset).sizes[1]
+        about = DATASETS.get(grid.dataset)
+        size = about.sizes[1]
+        lines += [f"{grid.dataset}: {words}" for words in _remarks(grid, about.classes)]
         short: dict[tuple[int, int], list[str]] = {}
         for section in grid.sections:
             if isinstance(section, WorstCaseSection) and not grid.strong_bounds:
@@ -147,6 +154,14 @@ def left_out(request: Request) -> list[str]:
                 which = f"{grid.dataset}: {', '.join(names)}"
                 lines.append(f"{which} on the first {chosen} images instead of {full} (--samples all)")
     return lines
+
+
+def _remarks(grid: Grid, classes: int) -> Iterator[str]:
+    """What attacks leave out with so few classes, each once."""
+    strong = grid.section(WorstCaseSection)
+    suites = [remark(strong.suite, classes)] if strong and grid.strong_bounds else []
+    attacks = [named.remark(classes) for section in grid.sections for named in section.attacks]
+    yield from filter(None, dict.fromkeys([*suites, *attacks]))
 
 
 def order_cells(cells: list[Cell], preset: Preset) -> list[Cell]:

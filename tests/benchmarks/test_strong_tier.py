@@ -25,7 +25,7 @@ def test_a_broken_defense(race: Any, note: Any, cifar_shaped: Any) -> None:
     known = labels.numpy()
     with torch.no_grad():
         subject = Subject(ensemble, fast, images, known, ensemble.member_logits(images), ensemble(images), None)
-    task = WorstCase(BOUND, "quick", stages("quick", BOUND, len(ensemble)))
+    task = WorstCase(BOUND, "quick", stages("quick", BOUND, len(ensemble), 10))
 
     def worst_case() -> None:
         with prepared(ensemble), prepared(fast):

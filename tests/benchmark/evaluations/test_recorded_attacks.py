@@ -30,7 +30,7 @@ def test_records_without_a_column_that_has_no_default_are_refused(name: str) -> 
 
 def test_a_suite_is_within_its_bound_or_refused() -> None:
     try:
-        found = stages("quick", Bound("l2", 0.5), 2)
+        found = stages("quick", Bound("l2", 0.5), 2, 10)
     except BadInput:
         return
     assert {stage.named.bound for stage in found} == {Bound("l2", 0.5)}

@@ -40,8 +40,8 @@ ONE_OF_EACH: tuple[Task, ...] = (
     _whitebox("pgd@art(eps=0.1,steps=7,targeted=true)"),
     WhiteBox(parse_attack("cw(c=10)"), "strict", shared_images=True),
     WhiteBox(parse_attack("cw(c=10)"), "strict"),
-    WorstCase(LINF, "full", stages("full", LINF, 3)),
-    WorstCase(LINF, "quick", stages("quick", LINF, 1)),
+    WorstCase(LINF, "full", stages("full", LINF, 3, 10)),
+    WorstCase(LINF, "quick", stages("quick", LINF, 1, 10)),
     WorstCase(Bound("l2", 0.5), "full", ()),
     BlackBox(PGD_01, "its weights"),
     Transfer(parse_attack("mim(eps=0.1,targeted=true)"), 1),
@@ -207,7 +207,7 @@ def test_what_was_asked_does_not_depend_on_what_answers_it() -> None:
     other_version = replace(PGD_01, version="0.9")
     assert WhiteBox(PGD_01, "strict").asked == WhiteBox(other_version, "strict").asked
     assert BlackBox(PGD_01, "one").asked == BlackBox(PGD_01, "two").asked
-    suite = stages("full", LINF, 2)
+    suite = stages("full", LINF, 2, 10)
     assert WorstCase(LINF, "full", suite).asked == WorstCase(LINF, "full", suite[:-1]).asked
     assert WhiteBox(PGD_01, "strict").asked != WhiteBox(parse_attack("pgd@art(eps=0.1)"), "strict").asked
 

@@ -100,7 +100,7 @@ def test_every_image_that_falls_is_credited_to_the_attack_that_came_first(
 
 def test_survivors_alone_are_attacked_further(robust: Ensemble, digits: tuple[Tensor, Tensor]) -> None:
     _, worst = _worst(robust, digits[0][:60], digits[1][:60])
-    suite = stages("full", Bound("linf", EPS), len(robust))
+    suite = stages("full", Bound("linf", EPS), len(robust), 10)
     assert [stage.member for stage in suite] == [None] * 3 + [0, 1, None]
     spent = long_stages(worst)
     assert set(spent["stage"]) == set(range(len(suite)))
@@ -155,7 +155,7 @@ def test_a_suite_is_its_attacks_in_order_within_the_bound(
     suite: str, eps: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(worst_case.SUITES, suite, WRITTEN[suite])
-    found = stages(suite, Bound("linf", eps), 3)
+    found = stages(suite, Bound("linf", eps), 3, 10)
     names = [template.partition("(")[0].partition("@")[0] for template in WRITTEN[suite]]
     place = next(n for n, template in enumerate(WRITTEN[suite]) if template.endswith(" from members"))
     assert [stage.named.name for stage in found] == [*names[:place], *["pgd"] * 3, *names[place + 1 :]]
@@ -172,7 +172,7 @@ def test_a_suite_is_its_attacks_in_order_within_the_bound(
 @pytest.mark.parametrize("suite", WRITTEN)
 def test_every_stage_of_the_suites_as_they_are_reads_back(suite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(worst_case.SUITES, suite, WRITTEN[suite])
-    for stage in stages(suite, Bound("linf", 8 / 255), 3):
+    for stage in stages(suite, Bound("linf", 8 / 255), 3, 10):
         assert read_stage(stage.written()) == stage
         assert ("from net" in stage.label) == (stage.member is not None)
 
@@ -184,13 +184,13 @@ def test_the_full_suite_has_what_its_sketch_has_at_full_length() -> None:
 
 def test_members_are_attacked_one_by_one_where_there_are_several() -> None:
     bound = Bound("linf", EPS)
-    assert [stage.member for stage in stages("full", bound, 1)] == [None] * 4
-    assert [stage.member for stage in stages("full", bound, 4)] == [None, None, None, 0, 1, 2, 3, None]
+    assert [stage.member for stage in stages("full", bound, 1, 10)] == [None] * 4
+    assert [stage.member for stage in stages("full", bound, 4, 10)] == [None, None, None, 0, 1, 2, 3, None]
 
 
 def test_an_unknown_suite_is_refused() -> None:
     with pytest.raises(BadInput, match="unknown suite 'ful'; did you mean full"):
-        stages("ful", Bound("linf", EPS), 2)
+        stages("ful", Bound("linf", EPS), 2, 10)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def _wide(log: list[list[dict[str, Any]]]) -> dict[str, Any]:
 
 @pytest.fixture
 def six(make_cell: MakeCell) -> Cell:
-    return make_cell(WorstCase(Bound("linf", EPS), "full", stages("full", Bound("linf", EPS), 2)), samples=6)
+    return make_cell(WorstCase(Bound("linf", EPS), "full", stages("full", Bound("linf", EPS), 2, 10)), samples=6)
 
 
 @pytest.fixture
@@ -317,7 +317,7 @@ def test_what_a_run_found_is_the_same_from_a_wide_file(robust: Ensemble, digits:
     _, worst = _worst(robust, digits[0][:60], digits[1][:60])
     table = long_stages(worst)
     columns: dict[str, Any] = {}
-    for number, stage in enumerate(stages("full", Bound("linf", EPS), len(robust))):
+    for number, stage in enumerate(stages("full", Bound("linf", EPS), len(robust), 10)):
         here = table[table["stage"] == number].set_index("index").reindex(worst["index"])
         for name in ("forwards", "backwards", "seconds"):
             columns[f"stage{number:02d}_{name}"] = here[name].fillna(0.0).to_numpy()
@@ -347,7 +347,7 @@ def test_the_strong_tier_goes_with_any_preset_that_has_balls() -> None:
 
 def _task(suite: str, eps: float, members: int = 2) -> WorstCase:
     bound = Bound("linf", eps)
-    return WorstCase(bound, suite, stages(suite, bound, members))
+    return WorstCase(bound, suite, stages(suite, bound, members, 10))
 
 
 def test_an_identity_changes_with_the_suite_and_a_place_does_not(make_cell: MakeCell) -> None:
@@ -360,7 +360,7 @@ def test_an_identity_changes_with_the_suite_and_a_place_does_not(make_cell: Make
 
 def test_every_stage_reads_back_from_its_text() -> None:
     for suite in worst_case.SUITES:
-        for stage in stages(suite, Bound("linf", 8 / 255), 3):
+        for stage in stages(suite, Bound("linf", 8 / 255), 3, 10):
             assert read_stage(stage.written()) == stage
 
 

@@ -38,7 +38,7 @@ def _task(text: str, tier: Tier = "strict") -> WhiteBox:
 
 
 def _worst(radius: float = 0.1) -> WorstCase:
-    return WorstCase(Bound("linf", radius), "full", stages("full", Bound("linf", radius), 2))
+    return WorstCase(Bound("linf", radius), "full", stages("full", Bound("linf", radius), 2, 10))
 
 
 PGD, PAPER = _task("pgd(eps=0.1)"), _task("pgd(eps=0.1)", "paper")

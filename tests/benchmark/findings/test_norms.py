@@ -24,7 +24,7 @@ def _right(right: int) -> dict[str, Any]:
 
 
 def _linf(radius: float) -> WorstCase:
-    return WorstCase(Bound("linf", radius), "full", stages("full", Bound("linf", radius), 2))
+    return WorstCase(Bound("linf", radius), "full", stages("full", Bound("linf", radius), 2, 10))
 
 
 def test_worst_cases_in_two_norms_are_not_one_curve(
@@ -54,6 +54,6 @@ def test_the_tables_of_worst_cases_name_the_norm(
 
 def test_a_suite_has_attacks_within_its_bound_alone_and_a_norm_without_one_is_refused() -> None:
     bound = Bound("linf", 0.5)
-    assert all(stage.named.bound == bound for stage in stages("full", bound, 2))
+    assert all(stage.named.bound == bound for stage in stages("full", bound, 2, 10))
     with pytest.raises(BadInput, match="L2"):
-        stages("full", Bound("l2", 0.5), 2)
+        stages("full", Bound("l2", 0.5), 2, 10)

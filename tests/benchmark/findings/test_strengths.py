@@ -80,7 +80,7 @@ def test_a_step_that_grows_with_the_radius_is_one_setting(found: Callable[..., l
 def test_a_worst_case_has_a_curve_by_its_suite(found: Callable[..., list[Curve]]) -> None:
     bounds = [Bound("linf", eps) for eps in (0.1, 0.2, 0.3)]
     full, quick = found(
-        *(WorstCase(bound, suite, stages(suite, bound, 2)) for suite in ("full", "quick") for bound in bounds)
+        *(WorstCase(bound, suite, stages(suite, bound, 2, 10)) for suite in ("full", "quick") for bound in bounds)
     )
     assert (full.rest, quick.rest) == ("", "suite=quick")
     assert full.bound == bounds[0]

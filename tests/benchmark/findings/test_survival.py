@@ -70,7 +70,7 @@ def test_an_l2_attack_is_not_among_the_linf_attacks_of_its_radius(
 def test_a_worst_case_in_l2_is_not_one_in_linf(
     make_cell: MakeCell, make_results: MakeResults, l2_attack: Callable[..., NamedAttack]
 ) -> None:
-    linf = make_cell(WorstCase(Bound("linf", 0.5), "full", stages("full", Bound("linf", 0.5), 2)))
+    linf = make_cell(WorstCase(Bound("linf", 0.5), "full", stages("full", Bound("linf", 0.5), 2, 10)))
     l2 = make_cell(WorstCase(Bound("l2", 0.5), "full", (Stage(l2_attack(0.5)),)))
     found = survival(Layout(make_results([(linf, _right(30)), (l2, _right(10))])), "digits", "strong")
     assert found is not None and found.suite

@@ -27,7 +27,7 @@ def _task(text: str, tier: Tier = "strict") -> WhiteBox:
 
 
 def _worst(radius: float = 0.1) -> WorstCase:
-    return WorstCase(Bound("linf", radius), "full", stages("full", Bound("linf", radius), 2))
+    return WorstCase(Bound("linf", radius), "full", stages("full", Bound("linf", radius), 2, 10))
 
 
 def _right(right: int, count: int = 50, shift: int = 0) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def test_the_picture_of_the_gap_says_where_it_is_widest_and_what_it_is_measured_
     make_cell: MakeCell, make_results: MakeResults
 ) -> None:
     bound = Bound("linf", 0.1)
-    worst = WorstCase(bound, "quick", stages("quick", bound, 2))
+    worst = WorstCase(bound, "quick", stages("quick", bound, 2, 10))
     pgd = WhiteBox(parse_attack("pgd(eps=0.1)"), "strict")
     right = {"one": (40, 30), "two": (45, 10)}
     finished = [
