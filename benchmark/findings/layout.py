@@ -26,6 +26,7 @@ class Layout:
         self.titles = attack_titles(self.cells)
         self.seeds = len({cell.conditions.seed for cell in self.cells})
         self.all = list(range(len(self.cells)))
+        self._best: dict[tuple[str, tuple[str, str], str], str | None] = {}
 
     def defenses(self, dataset: str) -> list[str]:
         return unique(cell.ensemble.defense for cell in self.cells if cell.images.dataset == dataset)
@@ -63,6 +64,12 @@ class Layout:
 
         None where a defense has no number, or was not measured alike.
         """
+        key = (dataset, attack, group)
+        if key not in self._best:
+            self._best[key] = self._find_best(*key)
+        return self._best[key]
+
+    def _find_best(self, dataset: str, attack: tuple[str, str], group: str) -> str | None:
         found: dict[str, dict[int, pd.Series[bool]]] = {}
         alike: dict[int, dict[str, str]] = {}
         for defense in self.defenses(dataset):

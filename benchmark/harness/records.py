@@ -68,22 +68,20 @@ class Schema:
     def complete(self, records: pd.DataFrame) -> pd.DataFrame:
         """The records with every fixed column there, each of its type; columns of members follow as they are."""
         fixed = [column for column in self.columns if "{member}" not in column.name]
-        if all(column.name in records and records[column.name].dtype == column.kind for column in fixed):
-            names = [column.name for column in fixed]
-            return records[[*names, *(name for name in records if name not in names)]]
-        found: dict[str, Any] = {}
-        for column in fixed:
-            kind: Any = column.kind
-            if column.name in records:
-                found[column.name] = records[column.name].astype(kind)
-            elif column.name == "adversarial_prediction":  # without an attack, what the clean image was taken for
-                found[column.name] = records["clean_prediction"].astype(kind)
-            elif column.default is None and kind != "object":
-                raise ValueError(f"the records have no column {column.name!r}, which every record needs")
-            elif kind != "object":
-                found[column.name] = pd.Series(column.default, index=records.index, dtype=kind)
-        rest: dict[str, Any] = {str(name): records[name] for name in records if name not in found}
-        return pd.DataFrame({**found, **rest})
+        kinds: Any = {c.name: c.kind for c in fixed if c.name in records and records[c.name].dtype != c.kind}
+        found = records.astype(kinds) if kinds else records
+        missing = {c.name: self._default(c, records) for c in fixed if c.name not in records and c.kind != "object"}
+        found = found.assign(**missing) if missing else found
+        names = [column.name for column in fixed if column.name in found]
+        return found[[*names, *(name for name in found if name not in names)]]
+
+    def _default(self, column: Column, records: pd.DataFrame) -> Any:
+        kind: Any = column.kind
+        if column.name == "adversarial_prediction":  # without an attack, what the clean image was taken for
+            return records["clean_prediction"].astype(kind)
+        if column.default is None:
+            raise ValueError(f"the records have no column {column.name!r}, which every record needs")
+        return pd.Series(column.default, index=records.index, dtype=kind)
 
 
 RECORDS = Schema(
