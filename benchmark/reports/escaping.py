@@ -32,22 +32,22 @@ def latex(text: object) -> str:
 # --- Markdown ---
 
 MARKDOWN = re.compile(
-    r"""[\\`*|~$]              # escapes, code, emphasis, columns, deletions, formulas
+    r"""[\\`*|~$]               # escapes, code, emphasis, columns, deletions, formulas
     | (?<![^\W_])_ | _(?![^\W_])  # emphasis; inside a word it is a letter
-    | \](?=[(\[:])             # links and their definitions
-    | (?<!\S)\#                # headings, and what closes one
-    | ^[-+>=\[]                # lists, quotations, underlined headings
-    | (?<=^\d)[.)] | (?<=^\d\d)[.)]  # numbered lists
+    | \](?=[(\[:])              # links and their definitions
+    | (?<!\S)\#                 # headings, and what closes one
+    | ^[-+>=\[]                 # lists, quotations, underlined headings
     """,
     re.VERBOSE,
 )
+NUMBERED = re.compile(r"^(\d+)([.)])(?!\S)")
 ENTITY = re.compile(r"&(?=\#?\w+;)")
 
 
 def markdown(text: object) -> str:
     """Text for a field, a heading or a paragraph of Markdown, in one line."""
     plain = MARKDOWN.sub(r"\\\g<0>", visible(text).strip())
-    return ENTITY.sub("&amp;", plain).replace("<", "&lt;")
+    return ENTITY.sub("&amp;", NUMBERED.sub(r"\1\\\2", plain)).replace("<", "&lt;")
 
 
 # --- CSV ---

@@ -6,7 +6,12 @@ import io
 
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
+from benchmark.machine.terminal import visible
 from benchmark.reports import escaping
 
 
@@ -37,7 +42,7 @@ def test_latex_has_no_sign_with_a_meaning(text: str, escaped: str) -> None:
         ("_a_ b__c", "\\_a\\_ b\\_\\_c"),
         ("# heading #", "\\# heading \\#"),
         ("- item", "\\- item"),
-        ("12. item", "12\\. item"),
+        ("1234. item", "1234\\. item"),
         ("> quotation", "\\> quotation"),
         ("[click](javascript:alert(1))", "\\[click\\](javascript:alert(1))"),
         ("see ![x][y] and\u202e", "see ![x\\][y] and\\\\u202e"),
@@ -49,10 +54,42 @@ def test_markdown_has_no_sign_with_a_meaning(text: str, escaped: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["adp-2-0.5", "eps=0.1,step_size=0.02", "pgd@native(eps=0.1) · strict: pixels in [0, 1], 5 % – ±", "3 × resnet20"],
+    [
+        "adp-2-0.5",
+        "0.5 of 12",
+        "eps=0.1,step_size=0.02",
+        "pgd@native(eps=0.1) · strict: pixels in [0, 1], 5 % – ±",
+        "3 × resnet20",
+    ],
 )
 def test_usual_names_are_the_same_in_markdown(text: str) -> None:
     assert escaping.markdown(text) == text
+
+
+GFM = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+SIGNS = st.characters(exclude_categories=("Cs",)) | st.sampled_from("\\`*_{}[]()#+-.!|<>&~$=:;1 \n\t")
+BLOCKS = {
+    "# {}": ["heading_open", "inline", "heading_close"],
+    "{}": ["paragraph_open", "inline", "paragraph_close"],
+}
+
+
+def _texts(tokens: list[Token]) -> list[str]:
+    """What the parts of a text say, if they are plain."""
+    inline = [token.children or [] for token in tokens if token.type == "inline"]
+    assert {child.type for children in inline for child in children} <= {"text", "text_special"}
+    return ["".join(child.content for child in children).strip() for children in inline]
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.text(SIGNS, max_size=12).filter(str.strip))
+def test_a_reader_of_markdown_sees_the_text_itself(text: str) -> None:
+    escaped, shown = escaping.markdown(text), visible(text).strip()
+    table = GFM.parse(f"| a | {escaped} | b |\n| --- | --- | --- |\n| c | {escaped} | d |")
+    assert _texts(table) == ["a", shown, "b", "c", shown, "d"]
+    for form, blocks in BLOCKS.items():
+        tokens = GFM.parse(form.format(escaped))
+        assert [token.type for token in tokens] == blocks and _texts(tokens) == [shown]
 
 
 @pytest.mark.parametrize(
