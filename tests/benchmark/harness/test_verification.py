@@ -341,6 +341,10 @@ def test_a_millionth_outside_the_linf_ball_is_rounding_and_two_are_not(sign: int
     assert torch.equal(checked.images, clean + sign * 0.25 if flagged else adversarial)
 
 
+def test_a_millionth_itself_is_still_rounding() -> None:
+    assert not outside(*_moved_by(0.0, 0.25 + 1e-6), Bound("linf", 0.25)).any()
+
+
 @pytest.mark.parametrize(("excess", "flagged"), [(2.0**-20, False), (1e-6, False), (2.0**-19, True), (1e-4, True)])
 def test_a_millionth_outside_the_box_is_rounding_and_two_are_not(excess: float, flagged: bool) -> None:
     dark, bright = torch.full((1, 1, 2, 2), -excess), torch.full((1, 1, 2, 2), 1 + excess)
