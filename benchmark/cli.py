@@ -48,8 +48,8 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; what went wrong is one line on standard error."""
-    command = typer.main.get_command(app)
     try:
+        command = typer.main.get_command(app)
         result = command.main(arguments, prog_name="adp-bench", standalone_mode=False)
         if result == 130:  # newer typer turns Ctrl-C into this code and says nothing
             return _say(INTERRUPTED, 130)

@@ -148,10 +148,10 @@ def import_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up while the file runs
     try:
         spec.loader.exec_module(module)
-    except BadInput:
+    except (BadInput, KeyboardInterrupt):
         del sys.modules[name]
         raise
-    except (Exception, SystemExit) as error:  # a file that ends the program has defined nothing either
+    except BaseException as error:  # a file that ends the program has defined nothing either
         del sys.modules[name]
         raise BadInput(f"{path} could not be imported: {type(error).__name__}: {error}") from error
     return module

@@ -44,7 +44,7 @@ def write_records(path: Path, cell: Cell, records: pd.DataFrame, commit: str) ->
 def read_cell(path: Path) -> Cell:
     """The cell that a file says it is of, without its records."""
     try:
-        return from_json(json.loads(pq.read_schema(path).metadata[CELL]))
+        return from_json(json.loads(_schema(path).metadata[CELL]))
     except UNREADABLE as error:
         raise Damaged(path, _reason(error)) from None
 
@@ -52,7 +52,7 @@ def read_cell(path: Path) -> Cell:
 def columns_of(path: Path) -> list[str]:
     """The names of a file's columns."""
     try:
-        return pq.read_schema(path).names
+        return _schema(path).names
     except UNREADABLE as error:
         raise Damaged(path, _reason(error)) from None
 
@@ -60,7 +60,7 @@ def columns_of(path: Path) -> list[str]:
 def read_commit(path: Path) -> str:
     """The state of the code that wrote a file; empty where it does not say."""
     try:
-        return (pq.read_schema(path).metadata or {}).get(COMMIT, b"").decode()
+        return (_schema(path).metadata or {}).get(COMMIT, b"").decode()
     except UNREADABLE as error:
         raise Damaged(path, _reason(error)) from None
 
@@ -68,7 +68,8 @@ def read_commit(path: Path) -> str:
 def read_records(path: Path, cell: Cell, span: Span) -> pd.DataFrame:
     """The records of some rows of a cell; `Damaged` where the file holds anything else."""
     try:
-        table = pq.read_table(path)
+        with path.open("rb") as file:  # a path with a colon in it would be taken for an address
+            table = pq.read_table(file)
         metadata = table.schema.metadata or {}
         described = metadata[CELL].decode()
         found = from_json(json.loads(described))
@@ -100,6 +101,11 @@ def _fault(records: pd.DataFrame, span: Span) -> str:
         return f"its rows are not images {span.first} to {span.end - 1}"
     empty = [column.name for column in needed if records[column.name].isna().any()]
     return f"its column {empty[0]} has empty fields" if empty else ""
+
+
+def _schema(path: Path) -> pa.Schema:
+    with path.open("rb") as file:
+        return pq.read_schema(file)
 
 
 def _reason(error: BaseException) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,14 @@ class Store:
         self.folder = folder
         self.cells = folder / "cells"
 
-    def only_writer(self, say: Callable[[str], None] = lambda words: None) -> AbstractContextManager[None]:
-        """Hold the folder against every other process that writes in it."""
-        return only_writer(self.folder, say)
+    @contextlib.contextmanager
+    def only_writer(self, say: Callable[[str], None] = lambda words: None) -> Iterator[None]:
+        """Hold the folder against every other process that writes in it, without what killed ones left half written."""
+        with only_writer(self.folder, say):
+            for place, pattern in ((self.folder, ".*.tmp"), (self.folder, "figures/.*.tmp"), (self.cells, "**/.*.tmp")):
+                for leftover in place.glob(pattern):
+                    leftover.unlink(missing_ok=True)
+            yield
 
     def open(self, preset: str) -> None:
         """Make the folder ready for a preset; refuse one that holds something else."""
@@ -55,11 +60,6 @@ class Store:
         elif self.folder.is_dir() and not self._is_fresh():
             raise BadInput(f"{self.folder} is not empty and holds no run; choose another --out")
         writable_folder(self.cells)
-
-    def sweep(self) -> None:
-        """Remove what killed writers left half written; only for who holds the folder."""
-        for leftover in (*self.folder.glob(".*.tmp"), *self.cells.rglob(".*.tmp")):
-            leftover.unlink(missing_ok=True)
 
     def _is_fresh(self) -> bool:
         """True for an empty folder, or one a run was killed in before its first cell was planned."""
@@ -82,6 +82,8 @@ class Store:
         whole = isinstance(content, dict) and all(isinstance(content.get(key), kind) for key, kind in kinds.items())
         if not (whole and isinstance(content.get("surrogates", {}), dict)):
             raise BadInput(f"{path} was not written by adp-bench run; choose another folder")
+        if content.pop("sha256", None) not in (None, _checksum(content)):  # first versions wrote none
+            raise BadInput(f"{path} is damaged: it does not match its checksum; restore it, or choose another --out")
         return content
 
     def asked(self) -> list[Cell]:
@@ -105,6 +107,7 @@ class Store:
     def write_manifest(self, cells: list[Cell], content: dict[str, Any]) -> None:
         """Record what was asked."""
         whole = {**content, "cells": [to_json(cell) for cell in cells]}
+        whole["sha256"] = _checksum(whole)
         write_text(self.folder / MANIFEST, json.dumps(whole, indent=1, sort_keys=True) + "\n")
 
     # --- finished cells ---
@@ -226,7 +229,7 @@ class Store:
     def failure(self, cell: Cell) -> str | None:
         """Why the cell has no result, if it failed."""
         path = self._failure(cell)
-        return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+        return path.read_text(encoding="utf-8", errors="replace").strip() if path.is_file() else None
 
     def _failure(self, cell: Cell) -> Path:
         return self.path(cell).with_suffix(".failed")
@@ -307,6 +310,11 @@ def _check_names(cell: Cell) -> None:
             str(text).encode()
         except UnicodeEncodeError:
             raise BadInput(f"the run has a cell with {visible(text)!r}, which is no Unicode text") from None
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    """sha256 of what a manifest says."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _span(path: Path) -> Span:

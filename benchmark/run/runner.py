@@ -38,7 +38,6 @@ def run(
     check(request)
     store.open(request.preset.name)
     with store.only_writer(display.say):
-        store.sweep()
         return _run(request, store, display, executor or Local(), finish)
 
 

@@ -384,3 +384,14 @@ def test_listed_checkpoints_show_control_characters_instead_of_obeying_them(
     assert run(["list", "checkpoints"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and lines[1].endswith("small\\x1b[2J\\nfake")
+
+
+def test_an_interrupt_while_the_commands_are_put_together_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(app: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.main.get_command", interrupted)
+    assert run(["report", "a"]) == 130
+    assert re.fullmatch(r"adp-bench: interrupted[^\n]*\n", capfd.readouterr().err)

@@ -167,3 +167,10 @@ def test_defenses_are_listed_and_read_without_loading_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"], "torch belongs inside the methods of an objective"
+
+
+@pytest.mark.parametrize("end", ["raise SystemExit(0)", "raise GeneratorExit", "1 / 0"])
+def test_a_file_that_ends_the_program_is_bad_input(end: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(end)
+    with pytest.raises(BadInput, match="could not be imported"):
+        parse_defense(f"{tmp_path}/mine.py:Mine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -19,9 +20,10 @@ from benchmark.attacks import parse_attack
 from benchmark.cells.cell import Cell
 from benchmark.cells.codec import to_json
 from benchmark.cells.record_files import CELL, Damaged, read_records, write_records
-from benchmark.cells.store import Store
+from benchmark.cells.store import MANIFEST, Store
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.harness.records import Span
+from defenses.errors import BadInput
 
 MakeCell = Callable[..., Cell]
 MakeRecords = Callable[[Cell, dict[str, Any]], pd.DataFrame]
@@ -127,3 +129,32 @@ def test_progress_of_another_attack_or_of_other_rows_is_not_used(
     mine.rename(mine.with_name("000008-000016.parquet"))
     assert store.batches(cell) == {}
     assert len(store.batches(other)) == 1
+
+
+def test_a_folder_with_a_colon_in_its_name_is_no_address(
+    tmp_path: Path, cell: Cell, make_records: MakeRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store(Path("s3:mine"))
+    store.open("demo")
+    store.write(cell, make_records(cell, _columns()))
+    assert len(store.read(cell)) == 24 and store.pictures(cell) is None
+    assert Store(Path("s3:mine"))._index[cell.series] == [cell]
+
+
+def test_no_flipped_bit_changes_what_a_manifest_says(store: Store, cell: Cell) -> None:
+    store.write_manifest([cell], {"preset": "demo", "title": "By hand", "commands": []})
+    path, wanted = store.folder / MANIFEST, store.manifest()
+    content, draws = path.read_bytes(), random.Random(0)
+    for place in draws.sample(range(len(content)), 300):
+        spoiled = bytearray(content)
+        spoiled[place] ^= 1 << draws.randrange(8)
+        path.write_bytes(spoiled)
+        with contextlib.suppress(BadInput):
+            found = store.manifest()  # a flip in the name of the checksum leaves the rest as it was
+            assert {name: found[name] for name in wanted} == wanted
+
+
+def test_a_reason_that_is_no_text_is_shown_all_the_same(store: Store, cell: Cell) -> None:
+    store._failure(cell).write_bytes(b"ValueError: \xff")
+    assert str(store.failure(cell)).startswith("ValueError")

@@ -98,3 +98,7 @@ def test_a_surrogate_that_is_not_trained_yet_is_not_the_defense(here: Path, capf
     assert run(["run", "demo", "--plan", "--defense", "baseline", "--samples", "10"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert sum(line.split()[:2] == ["baseline", "digits"] for line in lines) == 2, "the defense and the surrogate"
+
+
+def test_a_batch_larger_than_any_memory_is_planned_all_the_same(demo: list[str]) -> None:
+    assert run([*demo, "--attack", "fgsm", "--tier", "strict", "--batch-size", str(2**31), "--plan"]) == 0

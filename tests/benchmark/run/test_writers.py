@@ -62,11 +62,12 @@ def test_the_second_writer_is_told_who_holds_the_folder_and_a_kill_frees_it(here
 def test_what_a_killed_writer_left_half_written_is_swept_away(checkpoint: Path, here: Path) -> None:
     command = _command(checkpoint, "fgsm(eps=0.1)")
     assert run(command) == 0
-    leftovers = [here / "run" / ".table.csv.123.tmp", here / "run" / "cells" / ".x.parquet.123.tmp"]
-    for leftover in leftovers:
-        leftover.write_bytes(b"half")
-    assert run(command) == 0
-    assert not any(leftover.exists() for leftover in leftovers)
+    names = (".table.csv.123.tmp", "cells/.x.parquet.123.tmp", "figures/.x.svg.123.tmp")
+    for words in (command, ["report", "run"]):
+        for name in names:
+            (here / "run" / name).write_bytes(b"half")
+        assert run(words) == 0
+        assert not any((here / "run" / name).exists() for name in names)
 
 
 @pytest.mark.parametrize("words", [["report", "nowhere"], ["report", "."]])
