@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
@@ -17,11 +18,11 @@ from benchmark.evaluations.task import Task
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import WorstCase, bounds_of, remark, stages
 from benchmark.findings.diagnostics import diagnose
-from benchmark.findings.rows import COLUMNS, summarise
+from benchmark.findings.rows import COLUMNS, summarise, unfinished
 from benchmark.harness.acceleration import accelerated, check_mode
-from benchmark.harness.prepared import outputs, prepared
+from benchmark.harness.prepared import prepared
 from benchmark.harness.records import Span
-from benchmark.harness.soundness import check_model
+from benchmark.harness.soundness import batch_outputs, check_model
 from benchmark.harness.subject import Subject
 from benchmark.harness.tiers import Tier, check_tier
 from benchmark.machine.devices import find_device
@@ -63,7 +64,8 @@ def evaluate(
     Returns:
         One row per attack with the columns of table.csv: accuracies in percent with a 95 % interval, counts of
         images that did not move or had to be mended, cost, and in the column ``flags`` what speaks against the number:
-        each attack is checked by itself and against the others of the call (docs/diagnostics.md).
+        each attack is checked by itself and against the others of the call (docs/diagnostics.md). An attack that fails
+        has 0 samples and no accuracy; its flag says why.
     """
     rules = check_tier(tier)
     check_mode(acceleration)
@@ -72,37 +74,69 @@ def evaluate(
     named = [parse_attack(text) for text in attacks]
     images, labels = _check_images(images, labels, batch_size)
     target = find_device(str(device))
-    home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    results = []
+    results: list[tuple[Cell, pd.DataFrame | str]] = []
+    with _on_device(model, target), prepared(model):
+        images = images.to(target)
+        classes = check_model(model, images[:batch_size], labels)
+        tasks = _tasks(named, rules, _members(model), classes)
+        clean = batch_outputs(model, images, batch_size)
+        subject = Subject(
+            ensemble=cast(Ensemble, model),
+            fast=accelerated(model, images[:batch_size], acceleration, warnings.warn),
+            images=images,
+            labels=labels.numpy(),
+            logits=clean[None],  # a model whose members, if it has any, no attack below asks for
+            outputs=clean,
+            surrogate=None,
+        )
+        facts = EnsembleFacts(name, name, _members(model), type(model).__name__, "", "")
+        taken, conditions = TestImages("", "", len(labels)), Conditions(seed, batch_size, target.type)
+        for task in tasks:
+            found = _found(task, subject, batch_size, seed)
+            if records is not None and not isinstance(found, str):
+                records[task.attack.text if task.attack else task.attack_title] = found
+            results.append((Cell(facts, task, taken, conditions), found))
+    diagnosis = diagnose([(cell, found) for cell, found in results if not isinstance(found, str)])
+    rows = [
+        unfinished(cell, found) if isinstance(found, str) else summarise(cell, found, diagnosis)
+        for cell, found in results
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _found(task: Task, subject: Subject, batch_size: int, seed: int) -> pd.DataFrame | str:
+    """The records of a task, or why there are none: an attack that fails does not cost the others their rows."""
+    count = len(subject.labels)
+    spans = [Span(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
     try:
-        model.to(target)
-        with prepared(model):
-            images = images.to(target)
-            classes = check_model(model, images, labels)
-            tasks = _tasks(named, rules, _members(model), classes)
-            clean = outputs(model, images, batch_size)
-            subject = Subject(
-                ensemble=cast(Ensemble, model),
-                fast=accelerated(model, images[:batch_size], acceleration, warnings.warn),
-                images=images,
-                labels=labels.numpy(),
-                logits=clean[None],  # a model whose members, if it has any, no attack below asks for
-                outputs=clean,
-                surrogate=None,
-            )
-            facts = EnsembleFacts(name, name, _members(model), type(model).__name__, "", "")
-            taken, conditions = TestImages("", "", len(labels)), Conditions(seed, batch_size, target.type)
-            for task in tasks:
-                starts = range(0, len(labels), batch_size)
-                spans = [Span(start, min(start + batch_size, len(labels))) for start in starts]
-                found = pd.concat([task.batch(subject, span, seed) for span in spans], ignore_index=True)
-                if records is not None:
-                    records[task.attack.text if task.attack else task.attack_title] = found
-                results.append((Cell(facts, task, taken, conditions), found))
+        return pd.concat([task.batch(subject, span, seed) for span in spans], ignore_index=True)
+    except BadInput:
+        raise
+    except Exception as error:
+        words = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
+        warnings.warn(f"{task.title} {words}", stacklevel=3)
+        return words
+
+
+@contextmanager
+def _on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """The model there, and afterwards where it was."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if any(tensor.is_inference() for tensor in tensors):
+        raise BadInput(
+            "the model was made inside torch.inference_mode(), so its weights let no gradient through; make it outside"
+        )
+    home = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    try:
+        with torch.inference_mode(False):  # inside, weights that move would let no gradient through
+            model.to(device)
+    except (RuntimeError, NotImplementedError) as error:
+        raise BadInput(f"the model on {home} cannot be moved to {device} ({error})") from error
+    try:
+        yield
     finally:
-        model.to(home)
-    diagnosis = diagnose(results)
-    return pd.DataFrame([summarise(*result, diagnosis) for result in results], columns=list(COLUMNS))
+        with torch.inference_mode(False):
+            model.to(home)
 
 
 def _members(model: nn.Module) -> int:
@@ -125,8 +159,8 @@ def _tasks(named: list[NamedAttack], tier: Tier, members: int, classes: int) -> 
 
 
 def _check_images(images: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    images = torch.as_tensor(images).detach()
-    labels = labels.detach().cpu() if isinstance(labels, Tensor) else torch.as_tensor(np.asarray(labels))
+    images = images.detach() if isinstance(images, Tensor) else torch.from_numpy(np.array(images, order="C"))
+    labels = labels.detach().cpu() if isinstance(labels, Tensor) else torch.from_numpy(np.array(labels, order="C"))
     if batch_size < 1:
         raise BadInput(f"batch_size is {batch_size}; it must be at least 1")
     if images.ndim != 4 or not images.is_floating_point():
@@ -138,4 +172,4 @@ def _check_images(images: Tensor, labels: Tensor, batch_size: int) -> tuple[Tens
     low, high = float(images.min()), float(images.max())
     if not (low >= 0 and high <= 1):
         raise BadInput(f"images range from {low:g} to {high:g}; give pixels in [0, 1] and normalise inside the model")
-    return images.to(torch.float32), labels.to(torch.int64)
+    return images.to(torch.float32).contiguous(), labels.to(torch.int64)  # APGD asks for a view of all pixels

@@ -41,6 +41,8 @@ def apgd_ce(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDCE) ->
 
 
 def square(model: nn.Module, images: Tensor, labels: Tensor, attack: Square) -> Tensor:
+    if min(images.shape[2:]) < 2:  # it draws the place of a square among height − 1
+        raise BadInput("square@art needs images of 2×2 pixels or more; use square@pyautoattack")
     settings = {"eps": attack.eps, "max_iter": attack.queries, "p_init": 0.8, "nb_restarts": 1, "verbose": False}
     return _run(evasion.SquareAttack, model, images, labels, None, **settings)
 
@@ -75,6 +77,8 @@ def _at_one_constant(attack: CW | EAD) -> dict[str, Any]:
 
 def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:
     """The original attack, two scalars at a time towards the next class: not what the authors ran."""
+    if images[0].numel() < 2:
+        raise BadInput("jsma@art changes two scalars at a time, and these images have one; use jsma@native")
     runner = evasion.SaliencyMapMethod
     classes = count_classes(model, images)
     return _run(

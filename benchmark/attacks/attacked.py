@@ -43,7 +43,7 @@ class AttackedModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         counted = self._counted(images)
-        output = _attached(self.model(counted), counted)
+        output = _attached(self.model(counted), counted).to(images.dtype)  # libraries mix them; a model may not
         if self.output_kind == "probabilities":
             return torch.softmax(output, dim=-1)
         return output - output.detach().amin(-1, keepdim=True)
@@ -52,7 +52,8 @@ class AttackedModel(nn.Module):
         """Logits of every member, (K, N, L), for attacks that are made for ensembles; any other model is one member."""
         member_logits = getattr(self.model, "member_logits", None)
         counted = self._counted(images)
-        return _attached(member_logits(counted) if callable(member_logits) else self.model(counted)[None], counted)
+        logits = member_logits(counted) if callable(member_logits) else self.model(counted)[None]
+        return _attached(logits, counted).to(images.dtype)
 
     def uniform(self, chosen: Tensor, shape: Sequence[int], key: int) -> Tensor:
         """Numbers in [0, 1), on the CPU, for the images at these places of the batch; ``key`` tells draws apart.
@@ -74,11 +75,10 @@ class AttackedModel(nn.Module):
             # a part of the batch may be any part of it: the benefit of the doubt goes to the attack
             whole = images.shape == self.clean.shape
             self.left |= (images.detach() != self.clean).flatten(1).any(1) if whole else True
-        if images.requires_grad and torch.is_grad_enabled():
-            images = images.view_as(images)  # an attack may reuse one tensor: hook each pass, not the tensor
-            images.register_hook(self._see_gradient)
-            return images
-        return images.clone()  # a model may write into what it is given
+        images = images.clone()  # a model may write into what it is given
+        if images.requires_grad:
+            images.register_hook(self._see_gradient)  # an attack may reuse one tensor: hook each pass, not the tensor
+        return images
 
     def _see_gradient(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)

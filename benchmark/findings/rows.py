@@ -43,6 +43,11 @@ def summarise(cell: Cell, records: pd.DataFrame, diagnosis: Diagnosis | None = N
     }
 
 
+def unfinished(cell: Cell, words: str) -> dict[str, Any]:
+    """The row of a cell without a result; ``words`` say why."""
+    return {**_names(cell), "samples": 0, "flags": words}
+
+
 def percent_interval(correct: int, count: int) -> tuple[float, float]:
     """The interval of an accuracy, in percent."""
     low, high = accuracy_interval(correct, count)
@@ -78,6 +83,5 @@ def table_of(results: Results) -> pd.DataFrame:
             rows.append(summarise(cell, results.records[cell], results.diagnosis))
         else:
             reason = results.failures.get(cell)
-            words = f"failed: {reason}" if reason else "not run yet"
-            rows.append({**_names(cell), "samples": 0, "flags": words})
+            rows.append(unfinished(cell, f"failed: {reason}" if reason else "not run yet"))
     return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -9,21 +9,41 @@ from defenses.errors import BadInput
 
 
 def _output(model: nn.Module, images: Tensor) -> Tensor:
-    """What the model gives for a few images, as logits."""
+    """What the model gives for some images, as logits."""
     try:
-        output = model(images)
+        output = model(images.clone())  # a model may write into what it is given
     except BadInput:
         raise
     except Exception as error:
         words = (str(error).strip() or type(error).__name__).splitlines()[-1]  # TorchScript says the cause last
-        raise BadInput(
-            f"the model does not take {len(images)} images of shape {tuple(images.shape[1:])} ({words:.200}); "
-            "give one that takes batches of any size of them"
-        ) from error
+        what = f"{len(images)} images of shape {tuple(images.shape[1:])}"
+        raise BadInput(f"the model does not take {what} ({words:.200}); {_remedy(model, images, words)}") from error
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(images):
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise BadInput(f"the model gives {shape} for {len(images)} images; it must give logits of shape (N, classes)")
     return output
+
+
+def _remedy(model: nn.Module, images: Tensor, words: str) -> str:
+    """What to do about a model that does not take images: precision, device, or the size of the batch."""
+    tensors = [*model.parameters(), *model.buffers()]
+    other = {tensor.dtype for tensor in tensors if tensor.is_floating_point()} - {images.dtype}
+    if other:
+        names = " and ".join(sorted(map(str, other)))
+        return f"the images are {images.dtype}, its weights {names}: give model.float(), or convert the images inside"
+    if "device" in words:
+        return f"the images are on {images.device}: make every tensor of it a parameter or a buffer, which move with it"
+    try:
+        model(images[:1].clone())
+    except Exception:
+        return "give one that takes batches of any size of them"
+    return "it takes 1: give one that takes batches of any size of them, or set batch_size= to what it takes"
+
+
+@torch.no_grad()
+def batch_outputs(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
+    """What the model gives for images, (N, L), on the CPU; a batch that it does not take is refused."""
+    return torch.cat([_output(model, part).cpu() for part in images.split(batch_size)])
 
 
 def check_outside(model: nn.Module, images: Tensor, classes: int) -> None:
@@ -60,7 +80,7 @@ def check_model(model: nn.Module, images: Tensor, labels: Tensor) -> int:
             "the model gives probabilities, on which attacks built for logits saturate and fail; "
             "return logits or log-probabilities instead"
         )
-    if not torch.equal(output, model(probe)):
+    if not torch.equal(output, _output(model, probe)):
         raise BadInput("the model gives two different outputs for the same images; make it deterministic in eval mode")
     classes = output.shape[-1]
     if classes < 2:
