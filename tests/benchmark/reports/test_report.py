@@ -184,7 +184,7 @@ def test_a_report_reads_the_records_of_every_cell_once(
     read, table_of = Counter[str](), pq.read_table
 
     def counted(source: Any, *arguments: Any, **others: Any) -> Any:
-        read[Path(source).name] += 1
+        read[Path(source.name).name] += 1
         return table_of(source, *arguments, **others)
 
     monkeypatch.setattr(pq, "read_table", counted)
