@@ -183,3 +183,9 @@ def test_a_schema_that_many_share_cannot_be_changed() -> None:
         RECORDS.columns = ()  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):
         RECORDS.columns[0].kind = "object"  # type: ignore[misc]
+
+
+def test_records_that_lack_nothing_but_types_get_them() -> None:
+    whole = RECORDS.frame(Span(0, 3), {**FEW, "l2": [0.1, 0.2, 0.3], "unstable": [True, False, True]})
+    pd.testing.assert_frame_equal(RECORDS.complete(whole.astype(object)), whole)
+    pd.testing.assert_frame_equal(RECORDS.complete(whole.astype({"l0": "int64", "target": "int32"})), whole)
