@@ -76,6 +76,8 @@ def is_own(path: Path) -> bool:
 
 
 def _metadata(path: Path) -> dict[str, str]:
+    if not path.is_file():  # a pipe would be waited for
+        raise BadInput(f"{path} is not a file; give a checkpoint that `adp-bench train` wrote")
     try:
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}
@@ -110,6 +112,10 @@ def _check_kinds(origin: Provenance) -> None:
         found = getattr(origin, name)
         if type(found) is not type(value):
             raise ValueError(f"{name} is {found!r}")
+    told = {"test_accuracy": (int, float), "train_seconds": (int, float), "name": (str,)}
+    for name, value in {**origin.scores, **origin.recipe}.items():
+        if name in told and not isinstance(value, told[name]):
+            raise ValueError(f"{name} is {value!r}")
     if not (origin.members >= 1 and origin.classes >= 1 and [type(size) for size in origin.shape] == [int] * 3):
         raise ValueError(f"{origin.members} members, {origin.classes} classes, images of shape {origin.shape}")
 
@@ -122,11 +128,16 @@ def load_own(path: Path) -> Ensemble:
     if digest(tensors) != provenance.weights_sha256:
         raise BadInput(f"{path} is damaged: its weights do not match their checksum; copy or train it again")
     _check_members(tensors, provenance, path)
-    mean = torch.zeros(provenance.shape)
-    ensemble = build_ensemble(provenance.network, provenance.members, provenance.shape, provenance.classes, mean)
+    with torch.device("meta"):  # takes no memory, however large the metadata say it is
+        require_fit(_build(provenance), tensors, path)
+    ensemble = _build(provenance)
     load_weights(ensemble, tensors, path)
     ensemble.provenance = provenance
     return ensemble
+
+
+def _build(origin: Provenance) -> Ensemble:
+    return build_ensemble(origin.network, origin.members, origin.shape, origin.classes, torch.zeros(origin.shape))
 
 
 def _check_members(tensors: dict[str, Tensor], provenance: Provenance, path: Path) -> None:
@@ -141,6 +152,12 @@ def _check_members(tensors: dict[str, Tensor], provenance: Provenance, path: Pat
 
 def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     """Put tensors into a module; names and shapes must be the module's own."""
+    require_fit(module, tensors, path)
+    module.load_state_dict(tensors)
+
+
+def require_fit(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Refuse tensors whose names or shapes are not the module's own."""
     wanted = module.state_dict()
     for name in sorted(wanted.keys() | tensors.keys()):
         if name not in tensors or name not in wanted:
@@ -149,7 +166,6 @@ def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path
         if wanted[name].shape != tensors[name].shape:
             found, need = tuple(tensors[name].shape), tuple(wanted[name].shape)
             raise BadInput(f"{path}: tensor {name!r} has shape {found}, this network needs {need}")
-    module.load_state_dict(tensors)
 
 
 def digest(tensors: dict[str, Tensor]) -> str:

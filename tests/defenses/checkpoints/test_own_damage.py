@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from defenses import load_checkpoint
-from defenses.checkpoints import FILE_NAME, Provenance, digest, save_checkpoint
+from defenses.checkpoints import FILE_NAME, Provenance, digest, read_provenance, save_checkpoint
 from defenses.errors import BadInput
 from defenses.members.ensemble import build_ensemble
 
@@ -48,3 +49,29 @@ def test_a_million_members_are_counted_before_they_are_built(path: Path) -> None
     _rewrite(path, members=1_000_000)
     with pytest.raises(BadInput, match="1000000 members"):
         load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"shape": [1, 10**6, 10**6]}, {"classes": 10**9}, {"network": "mini-resnet(width=100000000)"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_sizes_are_compared_with_the_weights_before_anything_is_allocated(path: Path, change: dict[str, Any]) -> None:
+    _rewrite(path, **change)
+    with pytest.raises(BadInput, match="has shape"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"recipe": {"name": ["fast"]}}, {"scores": {"test_accuracy": "much"}}, {"scores": {"train_seconds": {}}}]
+)
+def test_metadata_of_another_kind_is_refused(path: Path, change: dict[str, Any]) -> None:
+    _rewrite(path, **change)
+    with pytest.raises(BadInput, match="metadata that cannot be read"):
+        read_provenance(path)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE_NAME)
+    with pytest.raises(BadInput, match="is not a file"):
+        read_provenance(tmp_path / FILE_NAME)
