@@ -6,48 +6,75 @@ Heavy imports happen inside the commands, so that ``--help`` answers at once.
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
-from benchmark.commands import data
+from benchmark.commands import data, preset
 from benchmark.commands.alpha import alpha
+from benchmark.commands.audit import audit
 from benchmark.commands.compare import compare
 from benchmark.commands.crosscheck import crosscheck
+from benchmark.commands.leaderboard import leaderboard
 from benchmark.commands.listing import listing
 from benchmark.commands.report import report
 from benchmark.commands.run import run as run_preset
 from benchmark.commands.train import train
 from benchmark.commands.verify import verify
 from benchmark.machine.terminal import visible
-from defenses.errors import BadInput, RunFailed
+from defenses.errors import BadInput, NotVerified, RunFailed, place_of
 
-INTERRUPTED = "interrupted; the same command goes on from what is done"
+INTERRUPTED = "interrupted; run the same command again to resume"
+
+
+def say_version(asked: bool) -> None:
+    """Print the version, and nothing else."""
+    if asked:
+        from benchmark import __version__
+
+        typer.echo(f"adp-bench {__version__}")
+        raise typer.Exit
+
 
 app = typer.Typer(
-    help="Honest evaluation of adversarial robustness for ensembles: ADP and its rivals.",
+    help="Evaluate the adversarial robustness of ensembles: ADP and later defenses.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit it
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=say_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Evaluate the adversarial robustness of ensembles: ADP and later defenses."""
+
+
 app.command("list")(listing)
 app.add_typer(data.app, name="data")
+app.add_typer(preset.app, name="preset")
 app.command()(train)
 app.command("run")(run_preset)
 app.command()(compare)
+app.command()(audit)
 app.command()(crosscheck)
 app.command()(report)
+app.command()(leaderboard)
 app.command()(verify)
 app.command()(alpha)
 
 
 def main() -> None:
-    """Run the command line; exit codes: 0 done, 1 a run failed, 2 bad input, 130 interrupted."""
+    """Run the command line; exit codes: 0 done, 1 a run failed, 2 bad input, 3 refuted, 130 interrupted."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; what went wrong is one line on standard error."""
+    """Run one command and return its exit code; an error is one line on standard error."""
     try:
         command = typer.main.get_command(app)
         result = command.main(arguments, prog_name="adp-bench", standalone_mode=False)
@@ -58,6 +85,8 @@ def run(arguments: list[str]) -> int:
         return _say(error, 2)
     except RunFailed as error:
         return _say(error, 1)
+    except NotVerified as error:
+        return _say(error, 3)
     except (KeyboardInterrupt, typer.Abort):
         return _say(INTERRUPTED, 130)
     except OSError as error:  # a path that is too long, a file that may not be read, a folder that is not one
@@ -69,7 +98,13 @@ def run(arguments: list[str]) -> int:
             return 2
         if hasattr(error, "format_message"):  # a usage error of the argument parser
             return _say(error.format_message(), 2)
+        if place := place_of(error):
+            return _say(f"{place}: {type(error).__name__}: {error}", 1)
         raise
+    except BaseException as error:  # but for a reader that has gone, a file of the user's ends the program
+        if isinstance(error.__context__, BrokenPipeError):
+            return 1
+        return _say(f"your file stopped the program ({type(error).__name__}: {error}); remove the call that exits", 1)
 
 
 def _say(message: object, code: int) -> int:

@@ -1,4 +1,4 @@
-"""What is evaluated: ensembles, the defenses that train them, and the theory behind ADP."""
+"""Ensembles, the defenses that train them, and the theory of ADP."""
 
 from __future__ import annotations
 

@@ -5,28 +5,33 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from defenses import specs
-from defenses.errors import BadInput
+from defenses.errors import USER_FILE, BadInput
 from defenses.objectives import (
     ADP,
     DVERGE,
     GAL,
+    IGAT,
     JSD,
+    MCE,
     TRS,
     AdversarialTraining,
     Baseline,
     Defense,
     LabelSmoothing,
+    MRBoost,
 )
 from defenses.registry import Registry, did_you_mean
+from defenses.source_digest import source_digest
 
 Class = TypeVar("Class", bound=type)
+
 
 DEFENSES: Registry[Any] = Registry("defense")
 DEFENSES.register("baseline", Baseline)
@@ -36,6 +41,9 @@ DEFENSES.register("jsd", JSD)
 DEFENSES.register("gal", GAL)
 DEFENSES.register("trs", TRS)
 DEFENSES.register("dverge", DVERGE)
+DEFENSES.register("igat", IGAT)
+DEFENSES.register("mce", MCE)
+DEFENSES.register("mrboost", MRBoost)
 DEFENSES.register("advt", AdversarialTraining)
 DEFENSES.alias("adp-2-0", "adp(alpha=2,beta=0)")
 DEFENSES.alias("adp-2-0.5", "adp(alpha=2,beta=0.5)")
@@ -65,36 +73,47 @@ class NamedDefense:
     """Short name for tables, such as ``advt-pgd+adp-2-0.5``."""
     defense: Defense
     source_digest: str = ""
-    """sha256 of the files the defense was read from; empty for registered ones."""
+    """`source_digest` of the files the defense was read from; empty for registered ones."""
+    bytes_digest: str = ""
+    """sha256 of their bytes, which checkpoints of earlier versions have in its place."""
+
+    def is_of(self, digest: str) -> bool:
+        """Whether a checkpoint with this digest was trained by the defense as its file is now."""
+        return digest in (self.source_digest, self.bytes_digest)
 
 
 def register(name: str) -> Callable[[Class], Class]:
-    """Class decorator that adds a defense: ``@register("my-defense")`` above a frozen dataclass."""
+    """Register a defense under a name: write ``@register("my-defense")`` above a frozen dataclass."""
     return DEFENSES.decorator(name)
 
 
 def parse_defense(text: str) -> NamedDefense:
-    """Read a spec; wrappers such as adversarial training go around the one objective beside them."""
+    """Read a defense spec, such as ``adp(alpha=2,beta=0.5)`` or ``advt-pgd+adp-2-0.5``."""
     parts = [_part(piece.strip(), text) for piece in specs.split(text)]
     wrappers = [part for part in parts if hasattr(part.defense, "around")]
     objectives = [part for part in parts if part not in wrappers]
     if len(objectives) > 1:
         names = " and ".join(part.label for part in objectives)
-        raise BadInput(f"{text!r} joins two objectives, {names}; a composition has one, beside advt")
+        raise BadInput(f"{text!r} joins two objectives, {names}; use only one, with advt or igat if you like")
     if len({part.text.partition("(")[0] for part in wrappers}) < len(wrappers):
-        raise BadInput(f"{text!r} names the same wrapper twice; write it once")
+        raise BadInput(f"{text!r} contains the same wrapper twice; write it once")
     wrappers.sort(key=lambda part: part.text)
     defense: Any = objectives[0].defense if objectives else Baseline()
     for wrapper in reversed(wrappers):
         defense = wrapper.defense.around(defense)  # type: ignore[attr-defined]
     shown = [*wrappers, *(part for part in objectives if not wrappers or part.text != "baseline")]
-    digests = "".join(part.source_digest for part in shown)
     return NamedDefense(
         "+".join(part.text for part in shown),
         "+".join(part.label for part in shown),
         defense,
-        digests if len(digests) <= 64 else hashlib.sha256(digests.encode()).hexdigest(),
+        _joined(part.source_digest for part in shown),
+        _joined(part.bytes_digest for part in shown),
     )
+
+
+def _joined(digests: Iterable[str]) -> str:
+    whole = "".join(digests)
+    return whole if len(whole) <= 64 else hashlib.sha256(whole.encode()).hexdigest()
 
 
 def _part(piece: str, whole: str) -> NamedDefense:
@@ -117,16 +136,16 @@ def _from_file(piece: str) -> NamedDefense:
     kinds = {name: value for name, value in vars(module).items() if _is_defense(value, module.__name__)}
     if target is None:
         raise BadInput(f"{path} defines no {call.name!r}; {did_you_mean(call.name, kinds)}")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    digests = source_digest(path), hashlib.sha256(path.read_bytes()).hexdigest()
     if isinstance(target, Defense):
         if call.arguments:
-            raise BadInput(f"{call.name!r} in {path} is already built; give its parameters in the file")
-        return NamedDefense(f"{path}:{call.name}", call.name, target, digest)
+            raise BadInput(f"{call.name!r} in {path} is an instance, which takes no parameters; set them in the file")
+        return NamedDefense(f"{path}:{call.name}", call.name, target, *digests)
     if not (isinstance(target, type) and issubclass(target, Defense)):
         raise BadInput(f"{call.name!r} in {path} is not a defenses.Defense; {did_you_mean(call.name, kinds)}")
     instance = specs.build(target, call, "defense")
     text = specs.canonical(call.name, instance)
-    return NamedDefense(f"{path}:{text}", text, instance, digest)
+    return NamedDefense(f"{path}:{text}", text, instance, *digests)
 
 
 def _is_defense(value: object, module: str) -> bool:
@@ -136,15 +155,20 @@ def _is_defense(value: object, module: str) -> bool:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Run a Python file the user named and return it as a module; reading it twice gives the same module."""
+    """Run a Python file the user named and return it as a module; reading it twice gives the same module.
+
+    It may import files of its own folder, where no installed package has the name.
+    """
     if not path.is_file():
         raise BadInput(f"{path} is not a file; write the path of a Python file before the colon")
-    name = f"_adp_bench_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    name = f"{USER_FILE}{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.append(folder)
     sys.modules[name] = module  # dataclasses look their module up while the file runs
     try:
         spec.loader.exec_module(module)

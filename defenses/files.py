@@ -23,7 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     except OSError as error:
         raise RunFailed(
-            f"could not write {path}: {error.strerror or error}; free some space or choose --out"
+            f"could not write {path}: {error.strerror or error}; free some space, or choose another folder with --out"
         ) from error
     finally:
         with contextlib.suppress(OSError):  # what went wrong before is the news

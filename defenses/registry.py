@@ -78,7 +78,7 @@ class Registry(Generic[T]):
             return cast(T, EntryPoint(name, lazy, self._group).load())
         except (ImportError, AttributeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
-            raise BadInput(f"{self.kind} {name!r} comes from {lazy!r}, which does not import: {reason}") from error
+            raise BadInput(f"{self.kind} {name!r} comes from {lazy!r}, which cannot be imported: {reason}") from error
 
     def expand(self, name: str) -> str:
         """The spec text behind an alias; any other name is returned as it is."""

@@ -44,12 +44,12 @@ def parse(text: str, kind: str) -> Call:
     return Call(match["name"], arguments)
 
 
-def split(text: str) -> list[str]:
+def split(text: str, at: str = "+") -> list[str]:
     """The parts of a composition: split at each ``+`` that stands outside parentheses."""
     parts, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")
-        if character == "+" and depth == 0:
+        if character == at and depth == 0:
             parts.append("")
         else:
             parts[-1] += character
@@ -78,7 +78,7 @@ def build(target: type[T], call: Call, kind: str) -> T:
         if key not in fields:
             raise BadInput(f"{kind} {call.name!r} has no parameter {key!r}; {did_you_mean(key, fields)}")
     values = {
-        fields[key].name: _convert(types[fields[key].name], text, f"{key} of {kind} {call.name!r}")
+        fields[key].name: convert(types[fields[key].name], text, f"{key} of {kind} {call.name!r}")
         for key, text in call.arguments.items()
     }
     missing = [key for key, field in fields.items() if field.name not in values and not _has_default(field)]
@@ -118,7 +118,9 @@ def value_text(value: Value) -> str:
         return _float_text(value)
     text = str(value)
     if not text or text != text.strip() or re.search("[(),]", text):
-        raise BadInput(f"the value {text!r} cannot stand in a spec: no parentheses, commas, outer blanks or empty text")
+        raise BadInput(
+            f"the value {text!r} is not allowed in a spec: no parentheses, commas, outer spaces or empty text"
+        )
     return text
 
 
@@ -128,6 +130,11 @@ def number(text: str) -> float | None:
         value = float(Fraction(text)) if "/" in text else float(text)
         return None if math.isnan(value) else value
     return None
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text is a whole number that Python reads at once; it refuses thousands of digits."""
+    return re.fullmatch(r"[+-]?\d{1,400}", text) is not None
 
 
 def _float_text(value: float) -> str:
@@ -144,7 +151,7 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
     return field.default is not dataclasses.MISSING
 
 
-def _convert(annotation: Any, text: str, what: str) -> Value:
+def convert(annotation: Any, text: str, what: str) -> Value:
     """Turn the text of an argument into the type its dataclass field declares."""
     options: tuple[Any, ...] = (
         typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, UnionType) else (annotation,)
@@ -162,7 +169,7 @@ def _convert(annotation: Any, text: str, what: str) -> Value:
                 return text.lower() == "true"
             raise BadInput(f"{what} is {text!r}; write true or false")
         if option is int:
-            if re.fullmatch(r"[+-]?\d{1,400}", text):
+            if is_whole(text):
                 return int(text)
             if float not in options:
                 raise BadInput(f"{what} is {text!r}; write a whole number")

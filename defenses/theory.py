@@ -53,7 +53,7 @@ def optimal_predictions(
     if partition is None:
         partition = [others[k * share : (k + 1) * share] for k in range(members)]
     if sorted(index for part in partition for index in part) != others or {len(part) for part in partition} != {share}:
-        raise BadInput(f"partition must deal the classes other than {label} into {members} sets of {share}")
+        raise BadInput(f"partition must split the classes other than {label} into {members} sets of {share}")
     confidence = confidence_from_alpha(members, classes, alpha)
     predictions = np.zeros((members, classes))
     predictions[:, label] = confidence

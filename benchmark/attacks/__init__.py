@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from benchmark.attacks.bounds import Bound
+from benchmark.attacks.bounds import BOUND, Bound, read_bound
 from benchmark.attacks.definitions import Attack
 from defenses import specs
 from defenses.errors import BadInput
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
 ATTACKS: Registry[type[Attack]] = Registry("attack")
 for _name in ("FGSM", "BIM", "PGD", "MIM", "JSMA", "CW", "EAD", "Evasive", "Square", "AutoAttack", "MORA", "Cascade"):
     ATTACKS.register(_name.lower(), f"benchmark.attacks.definitions:{_name}")
-for _name, _class in (("apgd-ce", "APGDCE"), ("apgd-t", "APGDT"), ("fab-t", "FABT")):
+for _name, _class in (("apgd-ce", "APGDCE"), ("apgd-t", "APGDT"), ("fab-t", "FABT"), ("fmn", "FMN"), ("ddn", "DDN")):
     ATTACKS.register(_name, f"benchmark.attacks.definitions:{_class}")
+
+
+Asked = Bound | Literal["none"]
+DIGITS = 16
+"""Of the digest of a file, which stands for its version."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class NamedAttack:
     library: str
     attack: Attack
     version: str = ""
+    asked: Asked | None = None
+    """The bound that the spec asks for with ``bound=``, where it is not the attack's own."""
 
     @property
     def label(self) -> str:
@@ -44,27 +52,47 @@ class NamedAttack:
     @property
     def text(self) -> str:
         """Canonical spec, such as ``pgd@torchattacks(eps=0.01)``."""
-        return self._spec(f"{self.name}@{self.library}")
+        return self._spec(self.attack.full_name(self.name, self.library))
 
     @property
     def title(self) -> str:
         """Spec for readers: the library is named where it is not the attack's first."""
         first = next(iter(self.attack.backends), "")
-        return self.label if self.library == first else self.text
+        return self.label if self.library == first and not self.attack.named_in_full else self.text
 
     @property
     def bound(self) -> Bound | None:
         """The ball that its images must stay in."""
-        return self.attack.bound
+        if self.asked is None:
+            return self.attack.bound
+        return None if self.asked == "none" else self.asked
+
+    @property
+    def parameters(self) -> str:
+        """What stands between the parentheses of its spec."""
+        own = self.attack.parameters
+        return own if self.asked is None else ",".join(filter(None, (own, f"{BOUND}={self.asked}")))
+
+    def settings(self) -> dict[str, Any]:
+        """Every parameter with its value, and the bound where the spec asks for one: part of a cell's identity."""
+        own = self.attack.settings()
+        return own if self.asked is None else {**own, BOUND: str(self.asked)}
+
+    @property
+    def strength(self) -> str:
+        """The parameter that makes it stronger: the bound that was asked for, or the attack's own."""
+        return BOUND if isinstance(self.asked, Bound) else self.attack.strength
 
     def _spec(self, name: str) -> str:
-        return f"{name}({self.attack.parameters})" if self.attack.parameters else name
+        return f"{name}({self.parameters})" if self.parameters else name
 
     def check_classes(self, classes: int) -> None:
         """Refuse a model or dataset with fewer classes than the attack needs."""
         fewest = self.attack.fewest_classes
         if classes < fewest:
-            raise BadInput(f"{self.label} needs {fewest} classes, and here are {classes}; {self.attack.instead}")
+            raise BadInput(
+                f"{self.label} needs at least {fewest} classes, but the data have {classes}; {self.attack.instead}"
+            )
 
     def remark(self, classes: int) -> str:
         """What it leaves out with so few classes, in words; empty where that is nothing."""
@@ -72,8 +100,7 @@ class NamedAttack:
 
     def backend(self) -> Backend:
         """The function that runs it."""
-        module, _, function = self.attack.backends[self.library].partition(":")
-        return getattr(importlib.import_module(module), function)
+        return self.attack.backend(self.library)
 
 
 @dataclass(frozen=True)
@@ -103,7 +130,17 @@ def without(what: str, names: Sequence[str], classes: int) -> str:
     return f"{what} runs without {' and '.join(names)}, which {verb} more than {classes} classes" if names else ""
 
 
-FACTS = ("query_only", "minimises", "steps_once", "strength", "scaled", "work", "same_in_tiers", "keeps_survivors")
+FACTS = (
+    "query_only",
+    "minimises",
+    "steps_once",
+    "strength",
+    "scaled",
+    "work",
+    "same_in_tiers",
+    "keeps_survivors",
+    "minimised",
+)
 """What a class of attacks says of every attack of its name, whatever its parameters."""
 
 
@@ -116,15 +153,74 @@ def recorded_class(name: str) -> type[RecordedAttack]:
     return type(f"Recorded{known.__name__}", (RecordedAttack,), {fact: getattr(known, fact) for fact in FACTS})
 
 
+FILE_SPEC = re.compile(r"\s*(?P<path>.+?\.py):(?P<call>[^:/\\]+(?:\(.*)?)", re.DOTALL)
+LIBRARY_SPEC = re.compile(r"\s*(?P<library>[\w.-]+):(?P<call>[^:]+(?:\(.*)?)", re.DOTALL)
+"""Whose attack it is stands before the colon; that of a bound stands behind a parenthesis."""
+
+
 def parse_attack(text: str) -> NamedAttack:
-    """Read an attack spec."""
+    """Read a spec: ``pgd(eps=0.1)``, ``pgd@art(eps=0.1)``, ``torchattacks:DIFGSM(eps=0.1)`` or ``mine.py:attack``."""
+    of_file, of_library = FILE_SPEC.fullmatch(text), LIBRARY_SPEC.fullmatch(text)
+    if of_file:
+        return _file_attack(Path(of_file["path"]), of_file["call"])
+    if of_library:
+        return _library_attack(of_library["library"], of_library["call"])
     call = specs.parse(text, "attack")
     name, _, library = call.name.partition("@")
+    asked = read_asked(call.arguments.pop(BOUND, None))
     attack = specs.build(ATTACKS.get(name), specs.Call(name, call.arguments), "attack")
     library = library or attack.usual_library
     if library not in attack.backends:
-        raise BadInput(f"no library {library!r} for attack {name!r}; {did_you_mean(library, attack.backends)}")
-    return NamedAttack(name, library, attack, library_version(library))
+        raise BadInput(
+            f"attack {name!r} does not exist in library {library!r}; {did_you_mean(library, attack.backends)}"
+        )
+    refusal = attack.refusal(library)
+    if refusal:
+        raise BadInput(f"cannot run {text!r}: {refusal}")
+    return bounded(NamedAttack(name, library, attack, library_version(library)), asked)
+
+
+def _library_attack(library: str, text: str) -> NamedAttack:
+    from benchmark.attacks.library_attacks import find_class
+
+    call = specs.parse(text, "attack")
+    asked = read_asked(call.arguments.pop(BOUND, None))
+    known = find_class(library, call.name)
+    attack = known.read(call, asked if isinstance(asked, Bound) else None)
+    return bounded(NamedAttack(known.name, library, attack, library_version(library)), asked)
+
+
+def _file_attack(path: Path, text: str) -> NamedAttack:
+    from benchmark.attacks.own_attacks import read_file_attack
+    from defenses.source_digest import source_digest
+
+    call = specs.parse(text, "attack")
+    asked = read_asked(call.arguments.pop(BOUND, None))
+    attack = read_file_attack(path, call, asked if isinstance(asked, Bound) else None)
+    return bounded(NamedAttack(call.name, path.name, attack, source_digest(path)[:DIGITS]), asked)
+
+
+def read_asked(text: str | None) -> Asked | None:
+    """The bound that a spec asks for: a norm and a radius, or ``none``."""
+    if text is None:
+        return None
+    return "none" if text.lower() == "none" else read_bound(text)
+
+
+def bounded(named: NamedAttack, asked: Asked | None) -> NamedAttack:
+    """The attack with the bound that was asked for; its own need not be said."""
+    own = named.attack.bound
+    if asked == "none" and own is not None:
+        raise BadInput(f"{named.label} has the bound {own}; omit bound=none")
+    if asked is None and not named.attack.bound_known:
+        eps = named.attack.settings().get("eps")
+        example = f"bound=linf:{eps}" if isinstance(eps, float) else "bound=l2:0.5"
+        raise BadInput(
+            f"the parameters of {named.label} do not define a bound: that takes eps and norm; add {example}, or "
+            f"bound=none for an attack without a bound"
+        )
+    said = own or ("none" if named.attack.bound_known else None)
+    return named if asked in (None, said) else replace(named, asked=asked)
 
 
 @functools.cache
@@ -139,4 +235,4 @@ def library_version(library: str) -> str:
         return version(package)
     except PackageNotFoundError:
         alone = "--no-deps " if library == "torchattacks" else ""  # what it asks for has known vulnerabilities
-        raise BadInput(f"{package} is not installed, which this attack needs: pip install {alone}{package}") from None
+        raise BadInput(f"this attack needs {package}, which is not installed: pip install {alone}{package}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,14 @@ from torch.nn import functional
 
 from benchmark.attacks.attacked import count_classes
 from benchmark.attacks.definitions import APGDCE, BIM, CW, EAD, FGSM, JSMA, MIM, PGD, Square
+from benchmark.attacks.library_attacks import LibraryAttack
 from defenses.errors import BadInput
+
+NORM_NUMBERS: dict[str, float] = {"linf": np.inf, "l2": 2, "l1": 1}
+"""Norms in the library's words."""
+
+KINDS = ("cpu", "cuda")
+"""Types of device that the library knows."""
 
 
 def fgsm(model: nn.Module, images: Tensor, labels: Tensor, attack: FGSM) -> Tensor:
@@ -26,16 +34,15 @@ def bim(model: nn.Module, images: Tensor, labels: Tensor, attack: BIM) -> Tensor
 
 
 def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:
-    attack.refuse_extras("art")
-    settings = {"eps": attack.eps, "eps_step": attack.step, "max_iter": attack.steps, "num_random_init": 1}
+    settings = {**_ball(attack), "eps_step": attack.step, "max_iter": attack.steps, "num_random_init": 1}
     runner = evasion.ProjectedGradientDescent
     return _run(runner, model, images, labels, attack.targeted, **settings, verbose=False)
 
 
 def apgd_ce(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDCE) -> Tensor:
     if getattr(model, "output_kind", "") == "probabilities":
-        raise BadInput("apgd-ce@art refuses the probabilities that tier paper gives; use apgd-ce@pyautoattack")
-    settings = {"eps": attack.eps, "eps_step": 2 * attack.eps, "max_iter": attack.steps, "loss_type": "cross_entropy"}
+        raise BadInput("apgd-ce@art does not accept probabilities, which tier paper uses; use apgd-ce@pyautoattack")
+    settings = {**_ball(attack), "eps_step": 2 * attack.eps, "max_iter": attack.steps, "loss_type": "cross_entropy"}
     runner = evasion.AutoProjectedGradientDescent
     return _run(runner, model, images, labels, False, **settings, nb_random_init=attack.restarts, verbose=False)
 
@@ -43,7 +50,7 @@ def apgd_ce(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDCE) ->
 def square(model: nn.Module, images: Tensor, labels: Tensor, attack: Square) -> Tensor:
     if min(images.shape[2:]) < 2:  # it draws the place of a square among height − 1
         raise BadInput("square@art needs images of 2×2 pixels or more; use square@pyautoattack")
-    settings = {"eps": attack.eps, "max_iter": attack.queries, "p_init": 0.8, "nb_restarts": 1, "verbose": False}
+    settings = {**_ball(attack), "max_iter": attack.queries, "p_init": 0.8, "nb_restarts": 1, "verbose": False}
     return _run(evasion.SquareAttack, model, images, labels, None, **settings)
 
 
@@ -54,7 +61,7 @@ def mim(model: nn.Module, images: Tensor, labels: Tensor, attack: MIM) -> Tensor
 
 def cw(model: nn.Module, images: Tensor, labels: Tensor, attack: CW) -> Tensor:
     if not attack.abort_early:
-        raise BadInput("cw@art always stops early; leave abort_early out, or use cw@foolbox")
+        raise BadInput("cw@art always stops early; omit abort_early, or use cw@foolbox")
     return _run(evasion.CarliniL2Method, model, images, labels, attack.targeted, **_at_one_constant(attack))
 
 
@@ -78,7 +85,7 @@ def _at_one_constant(attack: CW | EAD) -> dict[str, Any]:
 def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:
     """The original attack, two scalars at a time towards the next class: not what the authors ran."""
     if images[0].numel() < 2:
-        raise BadInput("jsma@art changes two scalars at a time, and these images have one; use jsma@native")
+        raise BadInput("jsma@art changes two scalars at a time, but these images have only one; use jsma@native")
     runner = evasion.SaliencyMapMethod
     classes = count_classes(model, images)
     return _run(
@@ -86,21 +93,57 @@ def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tens
     )
 
 
+def _ball(attack: PGD | APGDCE | Square) -> dict[str, Any]:
+    return {"eps": attack.eps, "norm": {"linf": np.inf, "l2": 2, "l1": 1}[attack.norm]}
+
+
 def _run(
     runner: Any, model: nn.Module, images: Tensor, labels: Tensor, targeted: bool | None, **settings: Any
 ) -> Tensor:
     classes = count_classes(model, images)
-    classifier = PyTorchClassifier(
+    if targeted is not None:
+        settings["targeted"] = targeted
+    attacker = runner(_classifier(model, images, classes), batch_size=len(images), **settings)
+    one_hot = functional.one_hot(labels, classes).cpu().numpy()
+    adversarial = attacker.generate(images.cpu().numpy().astype(np.float32), y=one_hot)
+    return torch.from_numpy(np.asarray(adversarial, dtype=np.float32)).to(images.device)
+
+
+def _classifier(model: nn.Module, images: Tensor, classes: int) -> PyTorchClassifier:
+    """On the CPU, or on the CUDA device that is current: the harness makes it that of the images."""
+    kind = images.device.type
+    if kind not in KINDS:
+        raise BadInput(f"ART runs on the CPU and on CUDA, not on {kind}; use another library, or --device cpu")
+    return PyTorchClassifier(
         model,
         loss=nn.CrossEntropyLoss(),
         input_shape=tuple(images.shape[1:]),
         nb_classes=classes,
         clip_values=(0.0, 1.0),
-        device_type="gpu" if images.is_cuda else "cpu",
+        device_type="cpu" if kind == "cpu" else "gpu",
     )
-    if targeted is not None:
-        settings["targeted"] = targeted
-    attacker = runner(classifier, batch_size=len(images), **settings)
+
+
+def run_class(model: nn.Module, images: Tensor, labels: Tensor, attack: LibraryAttack) -> Tensor:
+    """Any evasion class of the library, by its own name and parameters."""
+    if attack.callable_name == "ShadowAttack" and len(images) > 1:  # it takes one image at a time
+        parts = [run_class(model, one[None], label[None], attack) for one, label in zip(images, labels, strict=True)]
+        return torch.cat(parts)
+    attack.check_images(images.shape[1])
+    target = getattr(evasion, attack.callable_name)
+    known = inspect.signature(target.__init__).parameters
+    values = {name: value for name, value in attack.settings().items() if name in known}
+    if values.get("norm") in NORM_NUMBERS:
+        values["norm"] = NORM_NUMBERS[values["norm"]]
+    size = 1 if attack.callable_name in ("SimBA", "ZooAttack") else len(images)
+    given: dict[str, Any] = {"batch_size": size, "verbose": False, "attacker_params": {"verbose": False}}
+    if values.get("attacker") == "fgsm":
+        given["attacker_params"] = {}
+    values |= {name: value for name, value in given.items() if name in known}
+    classes = count_classes(model, images)
+    if attack.callable_name in ("SimBA", "VirtualAdversarialMethod"):  # they refuse anything but probabilities
+        model = nn.Sequential(model, nn.Softmax(-1)).eval()
+    attacker = target(_classifier(model, images, classes), **values)
     one_hot = functional.one_hot(labels, classes).cpu().numpy()
     adversarial = attacker.generate(images.cpu().numpy().astype(np.float32), y=one_hot)
     return torch.from_numpy(np.asarray(adversarial, dtype=np.float32)).to(images.device)

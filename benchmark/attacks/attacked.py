@@ -9,6 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from defenses.members.combination import USUAL, Combination
+from defenses.members.ensemble import Ensemble
+
 Output = Literal["log-probabilities", "probabilities"]
 
 
@@ -17,7 +20,7 @@ class AttackedModel(nn.Module):
 
     With ``log-probabilities``, every row is shifted so that its smallest entry is 0: softmax, argmax,
     cross-entropy and margins stay the same, and losses that mask a class by multiplying with 0 work.
-    With ``probabilities`` it gives what the paper's L∞ attacks got: averaged probabilities used as logits.
+    With ``probabilities`` it gives what the paper's L∞ attacks got: the probabilities of the prediction used as logits.
     """
 
     def __init__(
@@ -39,11 +42,14 @@ class AttackedModel(nn.Module):
         self.clean = clean
         self.left = None if clean is None else clean.new_zeros(len(clean), dtype=torch.bool)
         """Rows of ``clean`` that the attack ever showed the model changed."""
+        self.undefined = None if clean is None else clean.new_zeros(len(clean), dtype=torch.bool)
+        """Rows of ``clean`` for which the model gave NaN; every row, where it did so for a part of the batch."""
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
         counted = self._counted(images)
         output = _attached(self.model(counted), counted).to(images.dtype)  # libraries mix them; a model may not
+        self._see_output(output)
         if self.output_kind == "probabilities":
             return torch.softmax(output, dim=-1)
         return output - output.detach().amin(-1, keepdim=True)
@@ -53,7 +59,14 @@ class AttackedModel(nn.Module):
         member_logits = getattr(self.model, "member_logits", None)
         counted = self._counted(images)
         logits = member_logits(counted) if callable(member_logits) else self.model(counted)[None]
-        return _attached(logits, counted).to(images.dtype)
+        output = _attached(logits, counted).to(images.dtype)
+        self._see_output(output)
+        return output
+
+    @property
+    def combination(self) -> Combination:
+        """How the model combines its members' logits."""
+        return self.model.combination if isinstance(self.model, Ensemble) else USUAL
 
     def uniform(self, chosen: Tensor, shape: Sequence[int], key: int) -> Tensor:
         """Numbers in [0, 1), on the CPU, for the images at these places of the batch; ``key`` tells draws apart.
@@ -78,7 +91,12 @@ class AttackedModel(nn.Module):
         images = images.clone()  # a model may write into what it is given
         if images.requires_grad:
             images.register_hook(self._see_gradient)  # an attack may reuse one tensor: hook each pass, not the tensor
-        return images
+        return images if self.clean is None else images.to(self.clean.dtype)  # numpy makes float64 of it
+
+    def _see_output(self, output: Tensor) -> None:
+        if self.undefined is not None:
+            rows = output.detach().isnan().any(-1).view(-1, output.shape[-2]).any(0)
+            self.undefined |= rows if len(rows) == len(self.undefined) else rows.any()
 
     def _see_gradient(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)

@@ -10,6 +10,8 @@ from defenses.errors import BadInput
 from defenses.registry import did_you_mean
 from defenses.specs import number, value_text
 
+BOUND = "bound"
+"""The word of a spec that says which bound images are checked against, in any attack: ``bound=l2:0.5``."""
 Norm = Literal["linf", "l2", "l1", "l0"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
 SYMBOLS: dict[Norm, str] = {"linf": "L∞", "l2": "L2", "l1": "L1", "l0": "L0"}
@@ -17,7 +19,10 @@ SYMBOLS: dict[Norm, str] = {"linf": "L∞", "l2": "L2", "l1": "L1", "l0": "L0"}
 
 @dataclass(frozen=True)
 class Bound:
-    """A ball around the clean image; an L0 radius counts scalars."""
+    """The largest allowed perturbation: a norm (``linf``, ``l2``, ``l1`` or ``l0``) and a radius.
+
+    Pixels are in [0, 1]. An L0 radius is a number of scalars.
+    """
 
     norm: Norm
     radius: float
@@ -33,11 +38,11 @@ class Bound:
 
     @property
     def symbol(self) -> str:
-        """The norm as a reader knows it."""
+        """The norm as a symbol, such as L∞."""
         return SYMBOLS[self.norm]
 
     def within(self, other: Bound) -> bool:
-        """True when this ball lies inside the other, by norm and radius alone."""
+        """True if both bounds have the same norm and this radius is not larger."""
         return self.norm == other.norm and self.radius <= other.radius
 
 

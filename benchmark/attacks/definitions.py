@@ -7,11 +7,13 @@ docs/attacks.md.
 
 from __future__ import annotations
 
+import importlib
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from benchmark.attacks.bounds import Bound
+from benchmark.attacks.bounds import NORMS, SYMBOLS, Bound, Norm
 from defenses import specs
 from defenses.errors import BadInput
 
@@ -56,14 +58,47 @@ class Attack:
         """The library that runs it when none is named."""
         return next(iter(self.backends))
 
+    def backend(self, library: str) -> Callable[..., Any]:
+        """The function that runs it in a library."""
+        module, _, function = self.backends[library].partition(":")
+        return getattr(importlib.import_module(module), function)
+
     @property
     def bound(self) -> Bound | None:
-        """The ball that an adversarial image must stay in; None when the attack has no such bound."""
+        """The ball that an adversarial image must stay in, of ``eps`` and ``norm``; None when it has none."""
+        eps, norm = getattr(self, "eps", None), getattr(self, "norm", None)
+        return Bound(norm, float(eps)) if norm in NORMS and isinstance(eps, (int, float)) else None
+
+    @property
+    def bound_known(self) -> bool:
+        """Whether it says which bound it keeps; where not, the spec must, with ``bound=``.
+
+        A class with an ``eps`` that neither has a ``norm`` nor defines `bound` has not said.
+        """
+        return type(self).bound is not Attack.bound or self.bound is not None or not hasattr(self, "eps")
+
+    @property
+    def minimised(self) -> Norm | None:
+        """The norm in which it looks for the smallest perturbation; None when it has no such goal."""
         return None
 
     def settings(self) -> dict[str, Any]:
-        """Every parameter with its value, defaults included: part of a cell's identity."""
-        return {key: getattr(self, field.name) for key, field in specs.parameters(type(self)).items()}
+        """Every parameter with its value, defaults included: part of a cell's identity.
+
+        A parameter that came later counts only where it is not at its default, so that older cells stay what they are.
+        """
+        values = {key: (one, getattr(self, one.name)) for key, one in specs.parameters(type(self)).items()}
+        return {key: value for key, (one, value) in values.items() if not (came_later(one) and value == one.default)}
+
+    def refusal(self, library: str) -> str:
+        """Why a library cannot run it with these parameters, and what to do; empty where it can."""
+        return ""
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> Attack:
+        """The attack that has these settings."""
+        fields = specs.parameters(cls)
+        return cls(**{fields[key].name: value for key, value in settings.items()})
 
     @property
     def parameters(self) -> str:
@@ -80,6 +115,11 @@ class Attack:
         return getattr(self, "steps", 1) * getattr(self, "restarts", 1)
 
     @property
+    def cost_known(self) -> bool:
+        """Whether `gradients` is known, not guessed."""
+        return True
+
+    @property
     def fewest_classes(self) -> int:
         """Classes that a model must have: with fewer, the attack's loss does not exist or is constant."""
         return 2
@@ -93,6 +133,32 @@ class Attack:
         """True when the attack aims at a class instead of away from one."""
         return bool(self.settings().get("targeted"))
 
+    @property
+    def can_aim(self) -> bool:
+        """True when it can do both."""
+        return hasattr(self, "targeted")
+
+    def aimed(self, targeted: bool) -> Attack:
+        """The attack away from the label, or towards a target."""
+        return replace(self, targeted=targeted)  # type: ignore[call-arg]
+
+    def full_name(self, name: str, library: str) -> str:
+        """What stands before the parentheses of its spec, with the library."""
+        return f"{name}@{library}"
+
+    @property
+    def named_in_full(self) -> bool:
+        """True when its name says nothing without the library."""
+        return False
+
+
+LATER = "later"
+
+
+def came_later(parameter: Any) -> bool:
+    """Whether cells were written before a class of attacks had this field."""
+    return bool(parameter.metadata.get(LATER))
+
 
 @dataclass(frozen=True)
 class _Linf(Attack):
@@ -102,13 +168,50 @@ class _Linf(Attack):
     eps: float
 
     def __post_init__(self) -> None:
+        self._check_eps()
+        _at_least_one("steps", getattr(self, "steps", 1))
+
+    def _check_eps(self) -> None:
         if not 0 < self.eps <= 1:
             raise BadInput(f"eps is {self.eps:g}; images lie in [0, 1], so eps must be above 0 and at most 1")
-        _at_least_one("steps", getattr(self, "steps", 1))
 
     @property
     def bound(self) -> Bound:
         return Bound("linf", self.eps)
+
+
+@dataclass(frozen=True)
+class _AnyBall(_Linf):
+    """An attack that also works in L2 and L1 balls; which libraries have it there is in ``norms_of``."""
+
+    norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {}
+    """Library to the norms that it has beside L∞."""
+
+    norm: Literal["linf", "l2", "l1"] = field(default="linf", metadata={LATER: True})
+    """The norm that eps is measured in."""
+
+    def _check_eps(self) -> None:
+        if self.norm == "linf":
+            super()._check_eps()
+        _positive("eps", self.eps)
+
+    @property
+    def bound(self) -> Bound:
+        return Bound(self.norm, self.eps)
+
+    def refusal(self, library: str) -> str:
+        if self.norm == "linf" or self.norm in self.norms_of.get(library, ()):
+            return ""
+        others = [name for name, norms in self.norms_of.items() if self.norm in norms]
+        return f"{library} does not have it in {SYMBOLS[self.norm]}; {' and '.join(others)} {_have(others)}"
+
+    @property
+    def usual_library(self) -> str:
+        return next(library for library in self.backends if not self.refusal(library))
+
+
+def _have(names: list[str]) -> str:
+    return "has" if len(names) == 1 else "have"
 
 
 def _backends(name: str, *libraries: str) -> dict[str, str]:
@@ -151,12 +254,18 @@ class _Stepped(_Linf):
 
 
 @dataclass(frozen=True)
-class PGD(_Stepped):
-    """Projected gradient descent: BIM from a uniformly drawn start in the ball."""
+class PGD(_Stepped, _AnyBall):
+    """Projected gradient descent: steepest ascent from a uniformly drawn start in the ball."""
 
     backends: ClassVar[dict[str, str]] = {
         **_backends("pgd", "torchattacks", "art", "foolbox"),
         "native": "benchmark.attacks.native.ascent:pgd",
+    }
+    norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {
+        "native": ("l2", "l1"),
+        "torchattacks": ("l2",),
+        "art": ("l2", "l1"),
+        "foolbox": ("l2", "l1"),
     }
     targeted: bool = False
     restarts: int = 1
@@ -169,20 +278,25 @@ class PGD(_Stepped):
         super().__post_init__()
         _at_least_one("restarts", self.restarts)
         if self.targeted and self.loss == "dlr":
-            raise BadInput("loss=dlr is constant where the target is the third class; use loss=margin with a target")
+            raise BadInput(
+                "loss=dlr has no gradient if the target is the third class; use loss=margin for targeted attacks"
+            )
 
     @property
     def fewest_classes(self) -> int:
         return 3 if self.loss == "dlr" else 2  # DLR divides by the gap between the first and the third class
 
-    def refuse_extras(self, library: str) -> None:
+    def refusal(self, library: str) -> str:
         """No library restarts on the survivors alone or lets the loss be chosen."""
-        if self.restarts > 1 or self.loss != "ce":
-            raise BadInput(f"pgd@{library} has neither restarts nor a choice of loss; use pgd@native")
+        if library != "native" and (self.restarts > 1 or self.loss != "ce"):
+            return f"pgd@{library} has neither restarts nor a choice of loss; use pgd@native"
+        return super().refusal(library)
 
     @property
     def usual_library(self) -> str:
-        return "native" if self.restarts > 1 or self.loss != "ce" else super().usual_library
+        if self.norm == "l1":  # a dense step along the gradient, as foolbox takes it, hardly moves an image in L1
+            return "native"
+        return super().usual_library
 
 
 @dataclass(frozen=True)
@@ -223,6 +337,10 @@ class CW(Attack):
     def __post_init__(self) -> None:
         _check_minimiser(self)
 
+    @property
+    def minimised(self) -> Norm:
+        return "l2"
+
 
 @dataclass(frozen=True)
 class EAD(Attack):
@@ -244,6 +362,67 @@ class EAD(Attack):
     def __post_init__(self) -> None:
         _check_minimiser(self)
         _not_negative("beta", self.beta)
+
+    @property
+    def minimised(self) -> Norm:
+        return "l1"
+
+
+@dataclass(frozen=True)
+class FMN(Attack):
+    """Fast minimum norm: ascends the margin in a ball that shrinks while the image is fooled and grows while not."""
+
+    backends: ClassVar[dict[str, str]] = _backends("fmn", "foolbox")
+    notes: ClassVar[dict[str, str]] = {
+        "foolbox": "in L2 and L1 projected by the adapter: bare, it stops short of the boundary"
+    }
+    same_in_tiers: ClassVar[bool] = True
+    minimises: ClassVar[bool] = True
+
+    norm: Norm
+    """The norm in which the perturbation is made small."""
+    steps: int = 100
+    step_size: float = 1.0
+    """L2 length of the first step; it falls to a hundredth of that."""
+    gamma: float = 0.05
+    """Share by which the ball grows or shrinks at first; it falls to 0.001."""
+    targeted: bool = False
+
+    def __post_init__(self) -> None:
+        Bound(self.norm, 1.0)  # a norm that exists
+        _at_least_one("steps", self.steps)
+        _positive("step_size", self.step_size)
+        _share("gamma", self.gamma)
+
+    @property
+    def minimised(self) -> Norm | None:
+        norm: Norm | None = self.settings().get("norm")  # also where it is known from a record alone
+        return norm
+
+
+@dataclass(frozen=True)
+class DDN(Attack):
+    """Decoupled direction and norm: L2 steps along the gradient, on a sphere that shrinks while the image is fooled."""
+
+    backends: ClassVar[dict[str, str]] = _backends("ddn", "foolbox")
+    same_in_tiers: ClassVar[bool] = True
+    minimises: ClassVar[bool] = True
+
+    steps: int = 100
+    init_eps: float = 1.0
+    """Radius of the first sphere."""
+    gamma: float = 0.05
+    """Share by which the sphere grows or shrinks."""
+    targeted: bool = False
+
+    def __post_init__(self) -> None:
+        _at_least_one("steps", self.steps)
+        _positive("init_eps", self.init_eps)
+        _share("gamma", self.gamma)
+
+    @property
+    def minimised(self) -> Norm:
+        return "l2"
 
 
 @dataclass(frozen=True)
@@ -268,6 +447,11 @@ class JSMA(Attack):
             if not 0 < value <= 1:
                 raise BadInput(f"{name} is {value:g}; it must be above 0 and at most 1")
 
+    @property
+    def bound(self) -> None:
+        """None: gamma limits how many scalars change, and eps is the step of one."""
+        return None
+
     def gradients(self, scalars: int, classes: int) -> int:
         return math.floor(self.gamma * scalars + 1e-9)
 
@@ -289,7 +473,7 @@ class Evasive(_Linf):
 
 
 @dataclass(frozen=True)
-class _Reference(_Linf):
+class _Reference(_AnyBall):
     """A part of reference AutoAttack, with the reference's settings as defaults."""
 
     keeps_survivors: ClassVar[bool] = True
@@ -300,6 +484,11 @@ class APGDCE(_Reference):
     """Auto-PGD on the cross-entropy: the step size falls where progress stops."""
 
     backends: ClassVar[dict[str, str]] = _backends("apgd_ce", "pyautoattack", "torchattacks", "art")
+    norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {
+        "pyautoattack": ("l2", "l1"),
+        "torchattacks": ("l2",),
+        "art": ("l2",),
+    }
     notes: ClassVar[dict[str, str]] = {"art": "returns the last point, not the best one"}
     steps: int = 100
     restarts: int = 1
@@ -328,6 +517,7 @@ class APGDT(_TargetByTarget):
     """Auto-PGD on the targeted DLR loss, towards each of the most likely other classes in turn."""
 
     backends: ClassVar[dict[str, str]] = _backends("apgd_t", "pyautoattack", "torchattacks")
+    norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"pyautoattack": ("l2", "l1"), "torchattacks": ("l2",)}
     instead: ClassVar[str] = "use apgd-ce and fab-t"
 
     @property
@@ -340,13 +530,19 @@ class FABT(_TargetByTarget):
     """Fast adaptive boundary attack, targeted: the nearest point over the boundary to each other class."""
 
     backends: ClassVar[dict[str, str]] = _backends("fab_t", "pyautoattack", "torchattacks")
+    norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"pyautoattack": ("l2", "l1"), "torchattacks": ("l2",)}
 
 
 @dataclass(frozen=True)
 class Square(_Reference):
-    """Random search with squares, without any gradient: the witness against gradients that are masked."""
+    """Random search with squares, without any gradient: a test for masked gradients."""
 
     backends: ClassVar[dict[str, str]] = _backends("square", "pyautoattack", "torchattacks", "art")
+    norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {
+        "pyautoattack": ("l2", "l1"),
+        "torchattacks": ("l2",),
+        "art": ("l2",),
+    }
     notes: ClassVar[dict[str, str]] = {
         "art": "asks the model three times per query; its squares shrink sooner when queries are few"
     }
@@ -363,16 +559,23 @@ class Square(_Reference):
 
 @dataclass(frozen=True)
 class AutoAttack(_Reference):
-    """Reference AutoAttack, standard version: apgd-ce, apgd-t, fab-t and square, each on what is left."""
+    """Reference AutoAttack, standard version: apgd-ce, apgd-t, fab-t and square, each on the remaining images."""
 
     backends: ClassVar[dict[str, str]] = _backends("autoattack", "pyautoattack")
+    norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"pyautoattack": ("l2", "l1")}
     notes: ClassVar[dict[str, str]] = {"pyautoattack": "without apgd-t on 2 or 3 classes: its loss needs 4"}
 
     @property
     def parts(self) -> dict[str, Attack]:
         """What it is made of, in the order it runs."""
-        eps = self.eps
-        return {"apgd-ce": APGDCE(eps), "apgd-t": APGDT(eps), "fab-t": FABT(eps), "square": Square(eps)}
+        ball: dict[str, Any] = {"eps": self.eps, "norm": self.norm}
+        sparse = self.norm == "l1"  # there the reference restarts more, and aims at fewer classes
+        return {
+            "apgd-ce": APGDCE(**ball, restarts=5 if sparse else 1),
+            "apgd-t": APGDT(**ball, targets=5 if sparse else 9),
+            "fab-t": FABT(**ball),
+            "square": Square(**ball),
+        }
 
     def left_out(self, classes: int) -> tuple[str, ...]:
         return tuple(name for name, part in self.parts.items() if classes < part.fewest_classes)
@@ -383,15 +586,16 @@ class AutoAttack(_Reference):
 
 
 @dataclass(frozen=True)
-class MORA(_Linf):
+class MORA(_AnyBall):
     """Ascends the members' logits, weighted by their leverage, together with the averaged output."""
 
     backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native.mora:mora"}
+    norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"native": ("l2", "l1")}
     steps: int = 100
     targets: int = 9
     """Other classes that are aimed at, the most likely first, after the untargeted ascents."""
-    average: Literal["probabilities", "logits", "votes"] = "probabilities"
-    """How the ensemble combines its members."""
+    average: Literal["ensemble", "probabilities", "logits", "votes"] = "ensemble"
+    """The rule that combines the members: the ensemble's own, unless another is named."""
     mixes: ClassVar[tuple[float, ...]] = (0.5, 0.0, 0.25, 0.75, 1.0)
     """Shares of the members' logits in the loss of the untargeted ascents, in the order they are tried."""
 
@@ -399,13 +603,26 @@ class MORA(_Linf):
         super().__post_init__()
         _not_negative("targets", self.targets)
 
+    def settings(self) -> dict[str, Any]:
+        own = super().settings()
+        return {**own, "average": _AVERAGES.get(self.average, self.average)}
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> Attack:
+        read = {written: value for value, written in _AVERAGES.items()}
+        return super().from_settings({**settings, "average": read.get(settings["average"], settings["average"])})
+
     def gradients(self, scalars: int, classes: int) -> int:
         return self.steps * (len(self.mixes) + min(self.targets, classes - 1))
 
 
+_AVERAGES = {"ensemble": "probabilities", "probabilities": "always probabilities"}
+"""What MORA's ``average`` is called in files: the first ensembles had no rule but the mean of the probabilities."""
+
+
 @dataclass(frozen=True)
 class Cascade(_Linf):
-    """PGD-20, PGD-200 and Brendel and Bethge's boundary walk, three times each on what is left."""
+    """PGD-20, PGD-200 and Brendel and Bethge's boundary walk, three times each on the remaining images."""
 
     backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native.cascade:cascade"}
     walks: int = 3
@@ -442,6 +659,11 @@ def _not_negative(name: str, value: float) -> None:
 def _positive(name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
         raise BadInput(f"{name} is {value:g}; it must be a finite number above 0")
+
+
+def _share(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise BadInput(f"{name} is {value:g}; it must be above 0 and below 1")
 
 
 def _at_least_one(name: str, value: int) -> None:

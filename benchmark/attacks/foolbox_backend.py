@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import eagerpy
 import foolbox
 import torch
 from torch import Tensor, nn
 
-from benchmark.attacks.definitions import BIM, CW, EAD, FGSM, MIM, PGD
+from benchmark.attacks.attacked import count_classes
+from benchmark.attacks.definitions import BIM, CW, DDN, EAD, FGSM, FMN, MIM, PGD
+from benchmark.attacks.library_attacks import LibraryAttack
+from benchmark.attacks.native.balls import nearest
+
+MARGIN = 2e-4
+"""Between two log-probabilities: each may differ by half of this between an ensemble and its fast copy."""
+
+
+class L1FMN(foolbox.attacks.L1FMNAttack):  # type: ignore[misc]  # the library is not typed
+    """The library's attack, projected onto ball and box at once.
+
+    The library clips to the box after projecting, so a perturbation that the box cuts off is shorter than the radius,
+    and the radius, which grows from its length, stops short of the decision boundary.
+    """
+
+    def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
+        return eagerpy.astensor(nearest(x.raw, x0.raw, "l1", epsilon.raw[:, None]))
+
+
+class L2FMN(foolbox.attacks.L2FMNAttack):  # type: ignore[misc]
+    """The same in L2; there the library's own projection divides a norm by itself, and never shortens anything."""
+
+    def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
+        return eagerpy.astensor(nearest(x.raw, x0.raw, "l2", epsilon.raw[:, None]))
+
+
+class L0FMN(foolbox.attacks.L0FMNAttack):  # type: ignore[misc]
+    """The library's L0 attack: with a ball as wide as the image, its own projection looks for one scalar more."""
+
+    def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
+        return super().project(x, x0, epsilon.minimum(x0[0].flatten(0).shape[0] - 1))
+
+
+FAST_MINIMUM_NORM = {
+    "linf": foolbox.attacks.LInfFMNAttack,
+    "l2": L2FMN,
+    "l1": L1FMN,
+    "l0": L0FMN,
+}
 
 
 def fgsm(model: nn.Module, images: Tensor, labels: Tensor, attack: FGSM) -> Tensor:
@@ -26,8 +66,8 @@ def bim(model: nn.Module, images: Tensor, labels: Tensor, attack: BIM) -> Tensor
 
 
 def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:
-    attack.refuse_extras("foolbox")
-    runner = foolbox.attacks.LinfPGD(abs_stepsize=attack.step, steps=attack.steps, random_start=True)
+    kind = {"linf": foolbox.attacks.LinfPGD, "l2": foolbox.attacks.L2PGD, "l1": foolbox.attacks.L1PGD}[attack.norm]
+    runner = kind(abs_stepsize=attack.step, steps=attack.steps, random_start=True)
     return _fixed(runner, model, images, labels, attack.eps, attack.targeted)
 
 
@@ -64,6 +104,47 @@ def ead(model: nn.Module, images: Tensor, labels: Tensor, attack: EAD) -> Tensor
     return _minimise(runner, model, images, labels, attack.targeted)
 
 
+def fmn(model: nn.Module, images: Tensor, labels: Tensor, attack: FMN) -> Tensor:
+    runner = FAST_MINIMUM_NORM[attack.norm](steps=attack.steps, max_stepsize=attack.step_size, gamma=attack.gamma)
+    return _beyond(runner, model, images, labels, attack.targeted)
+
+
+def ddn(model: nn.Module, images: Tensor, labels: Tensor, attack: DDN) -> Tensor:
+    runner = foolbox.attacks.DDNAttack(steps=attack.steps, init_epsilon=attack.init_eps, gamma=attack.gamma)
+    return _beyond(runner, model, images, labels, attack.targeted)
+
+
+def _beyond(runner: Any, model: nn.Module, images: Tensor, labels: Tensor, targeted: bool) -> Tensor:
+    """Aim `MARGIN` and as much again beyond the decision boundary, and take what is beyond it by `MARGIN`.
+
+    On the boundary itself an image is at the mercy of rounding: the ensemble that judges it rounds otherwise than the
+    copy that was attacked. And an attack that estimates how far it is to its goal comes close to it, step by step, and
+    may never be there.
+    """
+    lift = (-MARGIN if targeted else MARGIN) * nn.functional.one_hot(labels, count_classes(model, images))
+    criterion = _criterion(labels, targeted)
+
+    class Beyond(type(criterion)):  # type: ignore[misc]  # the attack asks which of the library's two kinds it is
+        def __call__(self, perturbed: Any, outputs: Any) -> Any:
+            return super().__call__(perturbed, outputs - eagerpy.astensor(lift))
+
+    found = runner.run(_wrap(Lifted(model, 2 * lift), images), images, Beyond(labels))
+    return cast(Tensor, found)
+
+
+class Lifted(nn.Module):
+    """A model with something added to its logits."""
+
+    def __init__(self, model: nn.Module, lift: Tensor) -> None:
+        super().__init__()
+        self.model, self.lift = model, lift
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images)
+        return logits + self.lift
+
+
 def brendel_bethge(model: nn.Module, images: Tensor, labels: Tensor, eps: float, walks: int) -> Tensor:
     """Walk along the decision boundary to the nearest point; images that come within eps, the others as they were."""
     adversarial = images.clone()
@@ -98,3 +179,55 @@ def _criterion(labels: Tensor, targeted: bool) -> Any:
     return (
         foolbox.criteria.TargetedMisclassification(labels) if targeted else foolbox.criteria.Misclassification(labels)
     )
+
+
+def run_class(model: nn.Module, images: Tensor, labels: Tensor, attack: LibraryAttack) -> Tensor:
+    """Any class of the library, by its own name and parameters; clean images where it found nothing."""
+    values = attack.settings()
+    targeted, eps = bool(values.pop("targeted", False)), values.pop("eps", None)
+    if values.get("distance") is not None:
+        values["distance"] = getattr(foolbox.distances, values["distance"])
+    runner = getattr(foolbox.attacks, attack.callable_name)(**values)
+    if eps is not None:
+        return _fixed(runner, model, images, labels, eps, targeted)
+    if isinstance(runner, foolbox.attacks.SpatialAttack):
+        moved, _, _ = runner(_wrap(model, images), images, _criterion(labels, targeted))
+        return moved
+    if isinstance(runner, foolbox.attacks.DatasetAttack):
+        runner.feed(_wrap(model, images), images)  # other images of the batch are what it draws from
+    if hasattr(runner, "init_attack") and "FMN" not in attack.callable_name:  # FMN starts from the image itself
+        return _walk(runner, _wrap(model, images), images, labels, targeted)
+    return _minimise(runner, model, images, labels, targeted)
+
+
+def _walk(runner: Any, model: foolbox.PyTorchModel, images: Tensor, labels: Tensor, targeted: bool) -> Tensor:
+    """Walk along the boundary from where the library would start; it refuses a batch with one image without a start.
+
+    Towards a class, an image of the batch that is taken for that class is a start as well.
+    """
+    starts = _starts(runner).run(model, images, _criterion(labels, targeted))
+    predicted = model(images).argmax(-1)
+    for row in (~_reached(model, starts, labels, targeted)).nonzero().flatten() if targeted else ():
+        there = (predicted == labels[row]).nonzero().flatten()
+        starts[row] = images[there[0]] if len(there) else images[row]
+    rows = _reached(model, starts, labels, targeted).nonzero().flatten()
+    adversarial = images.clone()
+    if len(rows):
+        criterion = _criterion(labels[rows], targeted)
+        adversarial[rows] = runner.run(model, images[rows], criterion, starting_points=starts[rows])
+    return adversarial
+
+
+def _starts(runner: Any) -> Any:
+    """The attack that the library itself would begin with."""
+    attacks = foolbox.attacks
+    if isinstance(runner, attacks.PointwiseAttack):
+        return attacks.SaltAndPepperNoiseAttack()
+    if isinstance(runner, (attacks.BoundaryAttack, attacks.HopSkipJumpAttack)):
+        return attacks.LinearSearchBlendedUniformNoiseAttack(steps=50)
+    return attacks.LinearSearchBlendedUniformNoiseAttack()
+
+
+@torch.no_grad()
+def _reached(model: foolbox.PyTorchModel, images: Tensor, labels: Tensor, targeted: bool) -> Tensor:
+    return (model(images).argmax(-1) == labels) == targeted

@@ -17,22 +17,28 @@ from torch import Tensor, nn
 from benchmark.attacks.attacked import count_classes, library_seed
 from benchmark.attacks.definitions import APGDCE, APGDT, FABT, AutoAttack, Square
 
+NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
+"""What the library calls them."""
+LARGER = (3, 2, 1)
+"""Radii of L1 Auto-PGD, in units of the bound's: each needs a step."""
 _LOGGER = logging.getLogger("auto-attack")
 
 
 def apgd_ce(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDCE) -> Tensor:
-    runner = APGDAttack(model, n_iter=attack.steps, n_restarts=attack.restarts, **_common(images, attack.eps))
+    runner = APGDAttack(
+        _NoPrediction(model), n_iter=attack.steps, n_restarts=attack.restarts, **_common(images, attack)
+    )
     return _run(runner, images, labels)
 
 
 def apgd_t(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDT) -> Tensor:
     targets = _targets(model, images, attack.targets)
-    settings = {**_common(images, attack.eps), "n_iter": attack.steps, "n_target_classes": targets}
-    return _run(APGDAttack_targeted(model, **settings), images, labels)
+    settings = {**_common(images, attack), "n_iter": attack.steps, "n_target_classes": targets}
+    return _run(APGDAttack_targeted(_NoPrediction(model), **settings), images, labels)
 
 
 def fab_t(model: nn.Module, images: Tensor, labels: Tensor, attack: FABT) -> Tensor:
-    runner = FABAttack_PT(model, n_iter=attack.steps, targeted=True, **_settings(images, attack.eps))
+    runner = FABAttack_PT(_NoPrediction(model), n_iter=attack.steps, targeted=True, **_settings(images, attack))
     runner.n_target_classes = _targets(model, images, attack.targets)
     return _run(runner, images, labels)
 
@@ -40,29 +46,50 @@ def fab_t(model: nn.Module, images: Tensor, labels: Tensor, attack: FABT) -> Ten
 def square(model: nn.Module, images: Tensor, labels: Tensor, attack: Square) -> Tensor:
     settings = {"n_queries": attack.queries, "p_init": 0.8, "resc_schedule": False}
     with torch.no_grad():
-        return _run(SquareAttack(model, **settings, **_settings(images, attack.eps)), images, labels)
+        return _run(SquareAttack(_NoPrediction(model), **settings, **_settings(images, attack)), images, labels)
 
 
 def autoattack(model: nn.Module, images: Tensor, labels: Tensor, attack: AutoAttack) -> Tensor:
     """The library's own standard evaluation, on this batch."""
-    runner = pyautoattack.autoattack.AutoAttack(model, eps=attack.eps, device=images.device, seed=library_seed())
+    told = _NoPrediction(model)
+    ball: dict[str, Any] = {"eps": attack.eps, "norm": NORMS[attack.norm]}
+    runner = pyautoattack.autoattack.AutoAttack(told, **ball, device=images.device, seed=library_seed())
     classes = count_classes(model, images)
-    if classes <= 9:
-        runner.apgd_targeted.n_target_classes = runner.fab.n_target_classes = classes - 1
+    for part in (runner.apgd_targeted, runner.fab):
+        part.n_target_classes = min(part.n_target_classes, classes - 1)
     runner.attacks_to_run = [part for part in runner.attacks_to_run if part not in attack.left_out(classes)]
     with _without_tracing():
         adversarial, _ = runner.run_standard_evaluation(images, labels, batch_size=len(images))
     return adversarial
 
 
+class _NoPrediction(nn.Module):
+    """A model whose rows with NaN are won by one more class: the library takes the largest of NaNs to be class 0.
+
+    Where nothing is NaN the output is the model's own, to the last bit.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        output = self.model(images)
+        undefined = output.isnan().any(-1, keepdim=True)
+        if not undefined.any():
+            return output
+        lowest = output.nan_to_num().amin(-1, keepdim=True) - 100
+        return torch.cat([output.masked_fill(undefined, 0), torch.where(undefined, 1, lowest)], -1)
+
+
 def _run(runner: Any, images: Tensor, labels: Tensor) -> Tensor:
     return runner.perturb(images, labels)
 
 
-def _settings(images: Tensor, eps: float) -> dict[str, Any]:
+def _settings(images: Tensor, attack: APGDCE | APGDT | FABT | Square) -> dict[str, Any]:
     return {
-        "norm": "Linf",
-        "eps": eps,
+        "norm": NORMS[attack.norm],
+        "eps": attack.eps,
         "seed": library_seed(),
         "device": images.device,
         "verbose": False,
@@ -70,11 +97,11 @@ def _settings(images: Tensor, eps: float) -> dict[str, Any]:
     }
 
 
-def _common(images: Tensor, eps: float) -> dict[str, Any]:
-    """Settings of the two Auto-PGD attacks."""
-    settings = {**_settings(images, eps), "eot_iter": 1, "rho": 0.75, "logger": _LOGGER}
+def _common(images: Tensor, attack: APGDCE | APGDT) -> dict[str, Any]:
+    """Settings of the two Auto-PGD attacks; in L1 the reference begins in balls of three and two times the radius."""
+    settings = {**_settings(images, attack), "eot_iter": 1, "rho": 0.75, "logger": _LOGGER}
     del settings["n_restarts"]
-    return settings
+    return settings | {"use_largereps": attack.norm == "l1" and attack.steps >= len(LARGER)}
 
 
 def _targets(model: nn.Module, images: Tensor, asked: int) -> int:

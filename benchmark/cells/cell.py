@@ -6,11 +6,16 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from benchmark.evaluations.task import Task
 from benchmark.evaluations.whitebox import WhiteBox
 
+Order = Literal["file", "shuffled"]
+"""In which order test images are taken: as their file has them, or in one random order that is always the same."""
 Line = tuple[str, int, Any]
 """What cells of several defenses share that stand in one row of a table: dataset, seed and what was asked."""
 
@@ -29,15 +34,25 @@ class EnsembleFacts:
     """Recipe and epochs, in words; empty for checkpoints from outside."""
     weights: str
     """sha256 of the weights."""
+    convergence: str | None = None
+    """What speaks against its training, in words; None where its checkpoint does not say."""
 
 
 @dataclass(frozen=True)
 class TestImages:
-    """The first so many images of a test set."""
+    """The first so many images of a test set, in an order."""
 
     dataset: str
     checksum: str
     samples: int
+    order: Order = "file"
+
+
+def rows_in(order: Order, size: int) -> NDArray[np.int64]:
+    """The rows of a test set of some size, in an order; the shuffled one depends on the size alone."""
+    if order == "file":
+        return np.arange(size)
+    return np.random.RandomState(0).permutation(size)  # the old generator is the same in every version of NumPy
 
 
 @dataclass(frozen=True)
@@ -75,6 +90,14 @@ class Cell:
         from benchmark.cells.codec import identity_of
 
         return identity_of(self, with_samples=False)
+
+    def named(self, defense: str) -> Cell:
+        """The same cell under another name of its defense, which its identity does not depend on."""
+        return (
+            self
+            if defense == self.ensemble.defense
+            else replace(self, ensemble=replace(self.ensemble, defense=defense))
+        )
 
     @property
     def paper_twin(self) -> Cell | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, get_args
 
-from benchmark.cells.cell import Cell, Conditions, EnsembleFacts, TestImages
+from benchmark.cells.cell import Cell, Conditions, EnsembleFacts, Order, TestImages
 from benchmark.evaluations import TASKS
 from benchmark.evaluations.task import Written
 from benchmark.evaluations.whitebox import WhiteBox
@@ -22,7 +22,7 @@ HASHED = (
     "dataset", "data_checksum", "weights", "attack", "library", "library_version", "settings", "tier", "evaluation",
     "seed", "batch_size", "device",
 )  # fmt: skip
-"""What the identity of a cell is made of, beside the number of images; `identity_of` adds two special cases."""
+"""What the identity of a cell is made of, beside the number of images; `identity_of` adds three special cases."""
 
 
 UNSAID = {"published": None, "evaluation": "whitebox", "acceleration": "folded"}
@@ -55,6 +55,10 @@ def to_json(cell: Cell) -> dict[str, Any]:
         "evaluation": cell.task.evaluation,
         "acceleration": cell.conditions.acceleration,
     }
+    if cell.ensemble.convergence is not None:
+        content["convergence"] = cell.ensemble.convergence
+    if cell.images.order != "file":
+        content["order"] = cell.images.order
     if task.bound:
         content["bound"] = task.bound
     if task.shared_images is not None:
@@ -89,9 +93,10 @@ def from_json(content: Any) -> Cell:
                 content["network"],
                 content["training"],
                 content["weights"],
+                content.get("convergence"),
             ),
             TASKS[content["evaluation"]].read(written),
-            TestImages(content["dataset"], content["data_checksum"], content["samples"]),
+            TestImages(content["dataset"], content["data_checksum"], content["samples"], _order(content)),
             Conditions(content["seed"], content["batch_size"], content["device"], content["acceleration"]),
             content["published"],
         )
@@ -99,7 +104,14 @@ def from_json(content: Any) -> Cell:
         if isinstance(error, BadInput):
             raise
         words = f"{type(error).__name__}: {error}"
-        raise BadInput(f"the run was made by another version of this program ({words}); choose another --out") from None
+        raise BadInput(f"another version of adp-bench wrote this run ({words}); choose another --out") from None
+
+
+def _order(content: dict[str, Any]) -> Order:
+    order: Order = content.get("order", "file")
+    if order not in get_args(Order):
+        raise ValueError(f"order is {order!r}")
+    return order
 
 
 def identity_of(cell: Cell, with_samples: bool) -> str:
@@ -108,6 +120,8 @@ def identity_of(cell: Cell, with_samples: bool) -> str:
     hashed = {name: content[name] for name in HASHED} | {"protocol": PROTOCOL}
     if cell.conditions.acceleration != "folded":
         hashed["acceleration"] = cell.conditions.acceleration
+    if cell.images.order != "file":
+        hashed["order"] = cell.images.order
     if isinstance(cell.task, WhiteBox) and cell.task.shared_images:
         hashed["images"] = "of tier paper"
     if with_samples:

@@ -11,6 +11,7 @@ import pandas as pd
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from benchmark.cells.cell import TestImages
 from defenses.errors import BadInput
 
 LEGACY = ("image_clean",)
@@ -19,7 +20,7 @@ LEGACY = ("image_clean",)
 
 @dataclass(frozen=True)
 class Pictures:
-    """Adversarial images by the row of their clean image, and what each member predicts for them."""
+    """Adversarial images by the `index` of their clean image, and what each member predicts for them."""
 
     index: NDArray[np.int64]
     adversarial: NDArray[np.float16]
@@ -75,6 +76,7 @@ def picture_columns(records: pd.DataFrame) -> Pictures | None:
     )
 
 
-def clean_file(folder: Path, checksum: str) -> Path:
+def clean_file(folder: Path, images: TestImages) -> Path:
     """Where a run keeps the first clean images of a dataset."""
-    return folder / f"clean-{checksum[:16]}.pictures"
+    order = "" if images.order == "file" else f"-{images.order}"
+    return folder / f"clean-{images.checksum[:16]}{order}.pictures"

@@ -35,8 +35,11 @@ class Damaged(BadInput):
 
 def write_records(path: Path, cell: Cell, records: pd.DataFrame, commit: str) -> None:
     """Write records with the cell that they are of and a checksum over both."""
+    _write(path, cell, _read_back(pa.Table.from_pandas(records, preserve_index=False)), commit)  # as readers find it
+
+
+def _write(path: Path, cell: Cell, table: pa.Table, commit: str) -> None:
     described = json.dumps(to_json(cell))
-    table = _read_back(pa.Table.from_pandas(records, preserve_index=False))  # as every reader will find it
     metadata = {CELL: described, CHECKSUM: _checksum(table, described, commit)} | ({COMMIT: commit} if commit else {})
     write_bytes(path, _parquet(table.replace_schema_metadata(metadata)))  # in memory first: a full disk is told plainly
 
@@ -87,6 +90,14 @@ def read_records(path: Path, cell: Cell, span: Span) -> pd.DataFrame:
     if fault:
         raise Damaged(path, fault)
     return records
+
+
+def rename_records(path: Path, other: Path, cell: Cell) -> None:
+    """Keep what a file holds in another one, under the name that a cell's defense has now."""
+    with path.open("rb") as file:
+        table = pq.read_table(file)
+    commit = (table.schema.metadata or {}).get(COMMIT, b"").decode()
+    _write(other, cell, table, commit)
 
 
 def _fault(records: pd.DataFrame, span: Span) -> str:

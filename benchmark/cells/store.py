@@ -17,10 +17,18 @@ import pandas as pd
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from benchmark.cells.cell import Cell
+from benchmark.cells.cell import Cell, TestImages
 from benchmark.cells.codec import from_json, to_json
 from benchmark.cells.pictures import LEGACY, Pictures, clean_file, picture_columns
-from benchmark.cells.record_files import Damaged, columns_of, read_cell, read_commit, read_records, write_records
+from benchmark.cells.record_files import (
+    Damaged,
+    columns_of,
+    read_cell,
+    read_commit,
+    read_records,
+    rename_records,
+    write_records,
+)
 from benchmark.cells.writer import HOLDER, LOCK, only_writer
 from benchmark.evaluations.worst_case import from_wide
 from benchmark.harness.records import PICTURES, SUCCESSES, Span
@@ -75,7 +83,7 @@ class Store:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
-            raise BadInput(f"{self.folder} holds no run: there is no {MANIFEST} in it") from None
+            raise BadInput(f"{self.folder} holds no run: it has no {MANIFEST}") from None
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{path} cannot be read: {error}") from None
         kinds = {"preset": str, "title": str, "commands": list, "cells": list}
@@ -100,6 +108,11 @@ class Store:
     def surrogates(self) -> dict[str, str]:
         """How the ensembles that black-box attacks were made on were trained, in words, by their weights."""
         return self._asked_before("surrogates", {})
+
+    def class_names(self) -> dict[str, list[str]]:
+        """The names of the classes of each dataset that has any."""
+        found = self._asked_before("class_names", {})
+        return found if isinstance(found, dict) else {}
 
     def _asked_before(self, key: str, nothing: Any) -> Any:
         return self.manifest().get(key, nothing) if (self.folder / MANIFEST).is_file() else nothing
@@ -141,6 +154,26 @@ class Store:
         write_records(self.path(cell), cell, plain, self._commit)
         self._add_to_index(cell)
         self.tidy(cell)
+
+    def rename(self, before: Cell, cell: Cell) -> None:
+        """Keep what is there of a cell under another name of its defense; nothing is measured again."""
+        old, new = self.path(before), self.path(cell)
+        if old == new or not old.is_file():
+            return
+        try:
+            self.read(before)
+        except Damaged as damage:
+            _set_aside(damage)
+            return
+        for one, other in (
+            (self.images_path(before), self.images_path(cell)),
+            (self.pictures_path(before), self.pictures_path(cell)),
+        ):
+            if one.is_file():
+                one.replace(other)
+        rename_records(old, new, cell)
+        old.unlink()
+        self.__dict__.pop("_index", None)  # it has the old name
 
     def read(self, cell: Cell) -> pd.DataFrame:
         """The records of a finished cell, with every column of its evaluation."""
@@ -184,11 +217,11 @@ class Store:
     # --- images ---
 
     def images_path(self, cell: Cell) -> Path:
-        """Where the adversarial images of a cell are, if they were kept: float32, with their rows in the test set."""
+        """Where the adversarial images of a cell are, if they were kept: float32, with their `index`."""
         return self.path(cell).with_suffix(".safetensors")
 
     def images(self, cell: Cell) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Rows in the test set and adversarial images of those that fooled the ensemble."""
+        """The `index` and the adversarial images of those that fooled the ensemble."""
         try:
             content = safetensors.numpy.load(self.images_path(cell).read_bytes())
             return content["index"], content["images"]
@@ -206,15 +239,15 @@ class Store:
             return Pictures.from_file(path)
         return picture_columns(self._read_all(cell)) if "image_adversarial" in columns_of(self.path(cell)) else None
 
-    def write_clean_pictures(self, checksum: str, images: NDArray[np.float32]) -> None:
-        """Keep the first clean images of a dataset, once for all cells."""
-        path = clean_file(self.cells, checksum)
+    def write_clean_pictures(self, taken: TestImages, images: NDArray[np.float32]) -> None:
+        """Keep the first clean images of a dataset, in the order in which cells take them, once for all cells."""
+        path = clean_file(self.cells, taken)
         if not path.is_file():
             write_bytes(path, safetensors.numpy.save({"images": images.astype(np.float16)}))
 
-    def clean_pictures(self, checksum: str) -> NDArray[np.float16] | None:
-        """The first clean images of a dataset."""
-        path = clean_file(self.cells, checksum)
+    def clean_pictures(self, taken: TestImages) -> NDArray[np.float16] | None:
+        """The first clean images of a dataset, in the order in which cells take them."""
+        path = clean_file(self.cells, taken)
         try:
             return safetensors.numpy.load(path.read_bytes())["images"] if path.is_file() else None
         except (safetensors.SafetensorError, KeyError) as error:
@@ -309,7 +342,7 @@ def _check_names(cell: Cell) -> None:
         try:
             str(text).encode()
         except UnicodeEncodeError:
-            raise BadInput(f"the run has a cell with {visible(text)!r}, which is no Unicode text") from None
+            raise BadInput(f"the run has a cell with {visible(text)!r}, which is not Unicode text") from None
 
 
 def _checksum(content: dict[str, Any]) -> str:

@@ -8,11 +8,11 @@ import typer
 
 
 def alpha(
-    members: Annotated[int, typer.Option(help="Networks in the ensemble, K.")],
-    classes: Annotated[int, typer.Option(help="Classes of the dataset, L.")],
-    confidence: Annotated[float, typer.Option(help="Wanted mean probability of the true class.")],
+    members: Annotated[int, typer.Option(help="Number of networks in the ensemble, K.")],
+    classes: Annotated[int, typer.Option(help="Number of classes, L.")],
+    confidence: Annotated[float, typer.Option(help="Mean probability of the true class that you want.")],
 ) -> None:
-    """Print the alpha whose optimal true-class probability is the given confidence (Theorem 2)."""
+    """Print the alpha for which the optimal true-class probability equals the given confidence (Theorem 2)."""
     from defenses.theory import alpha_from_confidence
 
     typer.echo(f"{alpha_from_confidence(members, classes, confidence):.2f}")

@@ -1,4 +1,4 @@
-"""``adp-bench compare``: a new defense against a reference, on the same images."""
+"""``adp-bench compare``: a new defense against one or more references, on the same images."""
 
 from __future__ import annotations
 
@@ -9,91 +9,178 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from benchmark.commands import names
 from benchmark.machine.terminal import visible
 from defenses.errors import BadInput
 
 if TYPE_CHECKING:
     from benchmark.cells.store import Store
+    from benchmark.plan.planning import Work
 
 Many = list[str] | None
 
 
 def compare(
-    candidate: Annotated[str, typer.Argument(help="A defense, file.py:name, or a checkpoint.")],
-    against: Annotated[list[str], typer.Option(help="The defense to compare with: any of the same.")],
-    dataset: Annotated[str | None, typer.Option(help="Dataset; its preset is taken.  [default: digits]")] = None,
-    preset: Annotated[str | None, typer.Option(help="Preset whose attacks are run.  [default: by dataset]")] = None,
-    attack: Annotated[Many, typer.Option(help="Only these attacks. May be repeated.")] = None,
-    tier: Annotated[Many, typer.Option(help="Only this tier. May be repeated.")] = None,
+    candidate: Annotated[
+        str,
+        typer.Argument(
+            metavar="[LABEL=]CANDIDATE",
+            autocompletion=names.defenses,
+            help="A defense, file.py:name, or a checkpoint.",
+        ),
+    ],
+    against: Annotated[
+        list[str],
+        typer.Option(
+            metavar="[LABEL=]SPEC", autocompletion=names.defenses, help="A defense to compare with. May be repeated."
+        ),
+    ],
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=names.datasets, help="A dataset, or your own; its preset is taken.  [default: digits]"
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=names.presets, help="Preset or TOML file whose attacks are run.  [default: by dataset]"
+        ),
+    ] = None,
+    attack: Annotated[
+        Many, typer.Option(autocompletion=names.attacks, help="Only these attacks. May be repeated.")
+    ] = None,
+    tier: Annotated[Many, typer.Option(autocompletion=names.tiers, help="Only this tier. May be repeated.")] = None,
     samples: Annotated[str | None, typer.Option(metavar="N|all", help="First N test images, or all.")] = None,
+    network: Annotated[str, typer.Option(metavar="SPEC", help="Network instead of the preset's.")] = "",
+    members: Annotated[int | None, typer.Option(min=1, help="Networks in an ensemble instead of the preset's.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    seeds: Annotated[
+        str | None, typer.Option(metavar="0,1,2", help="Several seeds: a test over trainings as well.")
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="decided", help="Take batch after batch in a fixed random order; stop when every row is decided."
+        ),
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="With --until: probability of any wrong decision, at most.  [default: 0.05]"),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(help="With --until: points within which two defenses are equal.  [default: 2]"),
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="2h", help="With --until: begin no new batch after this time of attacking.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Images attacked at once; with --until, images between two looks.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps or xpu.")] = "auto",
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Processes on this machine.  [default: cores ÷ threads]")
+    ] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Load models that can run code when loaded: TorchScript, torch.export.")
+    ] = False,
+    accept_changed_defense: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changed-defense", help="Take an ensemble that another version of the defense's file trained."
+        ),
     ] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder.  [default: under results/runs]")] = None,
 ) -> None:
-    """Run what is missing of two defenses on the same images, and say what may be concluded."""
-    reference, *others = against
-    if others:
-        raise BadInput(f"a comparison has one reference, and {len(against)} were given; compare with each in turn")
-    if dataset is not None and preset is not None:
-        raise BadInput("say where to compare by --dataset or by --preset, one of them")
+    """Run what is missing of the defenses on the same images, and say what may be concluded."""
     from dataclasses import replace
 
-    from benchmark.commands.run import read_samples
+    from benchmark.commands.run import read_samples, read_seeds
+    from benchmark.commands.stopping import IN_RANDOM_ORDER, read_decided
     from benchmark.datasets.catalogue import DATASETS
+    from benchmark.datasets.lookup import find, is_own
     from benchmark.evaluations.clean import CleanSection
     from benchmark.findings.comparison import comparison_of
     from benchmark.findings.results import read_results
     from benchmark.machine.devices import find_device, set_threads
     from benchmark.plan.grid import Wish, narrow
+    from benchmark.plan.labels import canonical, read_labels
     from benchmark.plan.presets import load_preset
     from benchmark.plan.run_request import Request
     from benchmark.reports.figures.drawing import slug
-    from benchmark.run.comparing import canonical, keep_record, label_in, measure_costs
+    from benchmark.run.comparing import keep_compared
     from benchmark.run.display import RunDisplay
+    from benchmark.run.executors import open_executor
     from benchmark.run.runner import run as run_request
     from defenses.registry import did_you_mean
 
-    name = preset or DATASETS.get(dataset or "digits").preset
+    numbers = read_seeds(seeds, seed)
+    stopping = read_decided(until, alpha, margin, budget, len(numbers))
+    own = dataset is not None and is_own(dataset)
+    if dataset is not None and preset is not None and not own:
+        raise BadInput("say where to compare by --dataset or by --preset, one of them")
+    name = preset or find(dataset or "digits").preset
     if not name:
-        known = [entry.name for entry in map(DATASETS.get, DATASETS.names()) if entry.preset]
+        known = [name for name in DATASETS.names() if getattr(DATASETS.get(name), "preset", "")]
         raise BadInput(
             f"no preset compares on {dataset!r}; {did_you_mean(str(dataset), known)}, or name one with --preset"
         )
-    if canonical(candidate) == canonical(reference):
-        raise BadInput(f"{candidate} cannot be compared with itself; choose another --against")
+    specs, labels = read_labels([candidate, *against])
+    for position, spec in enumerate(specs):
+        if canonical(spec) in map(canonical, specs[:position]) or len(specs) == 1:
+            raise BadInput(f"{spec} cannot be compared with itself; choose another --against")
+    shown = [labels.get(spec, spec) for spec in specs]
     asked = () if dataset or preset else ("comparing on digits; --dataset or --preset asks for another",)
-    wish = Wish(tiers=tuple(tier or []), defenses=(candidate, reference), attacks=tuple(attack or []))
+    place = (dataset,) if own and dataset else ()
+    wish = Wish(
+        tiers=tuple(tier or []),
+        defenses=(candidate, *against),
+        attacks=tuple(attack or []),
+        datasets=place,
+        batch_size=batch_size,
+        network=network,
+        members=members,
+    )
     chosen = narrow(load_preset(name), wish)
     grids = [
         replace(grid, sections=(CleanSection(), *(section for section in grid.sections if section.compared)))
         for grid in chosen.grids
     ]
-    set_threads(threads, [DATASETS.get(grid.dataset).threads for grid in chosen.grids])
+    data = [find(spec).name for spec in place]
+    ending = [IN_RANDOM_ORDER] if stopping else []
+    files = [Path(spec).name for spec in specs]  # without labels: a new one finds what is measured
+    set_threads(threads, [find(grid.dataset).threads for grid in chosen.grids])
     request = Request(
-        preset=replace(chosen, name=f"compare {name}", title=f"{candidate} against {reference}", grids=tuple(grids)),
+        preset=replace(
+            chosen,
+            name=" ".join(["compare", chosen.name, *ending]),
+            title=f"{shown[0]} against {' and '.join(shown[1:])}",
+            grids=tuple(grids),
+        ),
         samples=read_samples(samples),
-        seeds=(seed,),
+        seeds=numbers,
         device=find_device(device),
-        out=out or Path("results/runs") / slug("compare", name, Path(candidate).name, "against", Path(reference).name),
+        out=out or Path("results/runs") / slug("compare", chosen.name, *data, files[0], "against", *files[1:], *ending),
         command=shlex.join(["adp-bench", *sys.argv[1:]]),
         trust=trust,
+        accept_changed=accept_changed_defense,
         remarks=asked,
+        until=stopping,
     )
     display = RunDisplay()
 
-    def keep(store: Store) -> None:
-        first, second = (label_in(store, spec) for spec in (candidate, reference))
-        keep_record(store, first, second, measure_costs(request, [candidate, reference], [first, second]))
+    def keep(store: Store, work: list[Work]) -> None:
+        keep_compared(store, request, work, specs)
 
     try:
-        store = run_request(request, display, finish=keep)
+        with open_executor("local", workers=workers) as where:
+            store = run_request(request, display, where, keep)
     finally:
         display.stop()
     found = comparison_of(read_results(store))
     assert found is not None
-    typer.echo(visible(found.sentence))
+    for sentence in found.sentences:
+        typer.echo(visible(sentence))
     typer.echo(visible(store.folder / "comparison.md"))

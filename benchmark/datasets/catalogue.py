@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from benchmark.datasets import formats
 from benchmark.datasets.sources import Archive, DebianFiles, Gzips, NpmCifar10Sheets, NpmFiles, Source
 from defenses.registry import Registry
-from defenses.training.recipes import Look
+from defenses.training.recipes import Look, Recipe, find_recipe, own_recipe
 
 if TYPE_CHECKING:
     from benchmark.datasets.formats import Arrays
@@ -42,6 +44,26 @@ class Entry:
     files: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     checksum: str = ""
+    class_names: tuple[str, ...] = ()
+    own: bool = False
+    """Whether a user brings it; its checksum is known, and nothing of the paper's is compared with it."""
+    path: Path | None = None
+    """Where one of the user's is."""
+    remarks: tuple[str, ...] = ()
+    """What a user should know before they train on one of their own."""
+
+    @property
+    def shelf(self) -> str:
+        """The folder of the ensembles that are trained on it: a changed dataset of the user's has another."""
+        return re.sub(r"[^\w.+=,()-]", "_", f"{self.name}-{self.checksum[:8]}") if self.own else self.name
+
+    def recipe(self, name: str, **changes: Any) -> Recipe:
+        """A named recipe for its images, with some settings changed; None means unchanged."""
+        return (
+            own_recipe(name, self.look, self.sizes[0], **changes)
+            if self.own
+            else find_recipe(name, self.look, **changes)
+        )
 
 
 DATASETS: Registry[Entry] = Registry("dataset")

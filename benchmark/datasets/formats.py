@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # pixels (N, C, H, W), labels (N,)
+    Pixels = NDArray[np.uint8] | NDArray[np.float32]
+    Arrays = tuple[Pixels, NDArray[np.uint8] | NDArray[np.int64]]  # pixels (N, C, H, W), labels (N,)
 
 CIFAR_PIXELS = 3 * 32 * 32
 CIFAR10_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
@@ -30,7 +31,9 @@ def read_idx(data: bytes) -> NDArray[np.uint8]:
         raise BadInput(f"not an idx file of unsigned bytes: it begins with {data[:4].hex(' ') or 'nothing'}")
     shape = struct.unpack(f">{axes}I", data[4:start])
     if len(data) - start != math.prod(shape):
-        raise BadInput(f"idx file announces {math.prod(shape)} values of shape {shape} but holds {len(data) - start}")
+        raise BadInput(
+            f"the idx file declares {math.prod(shape)} values of shape {shape} but contains {len(data) - start}"
+        )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()  # a copy is writable, as torch wants
 
 

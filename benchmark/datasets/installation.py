@@ -49,12 +49,12 @@ def checked(entry: Entry, file: str) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise BadInput(f"{entry.name} is not complete: {path} is missing; {remedy}") from None
+        raise BadInput(f"{entry.name} is incomplete: {path} is missing; {remedy}") from None
     except OSError as error:
         raise BadInput(f"{entry.name}: cannot read {path} ({error.strerror}); {remedy}") from None
     if not _matches(content, entry.files[file]):
         algorithm = entry.files[file].partition(":")[0]
-        raise BadInput(f"{entry.name}: {path} is damaged (its {algorithm} is not the official one); {remedy}")
+        raise BadInput(f"{entry.name}: {path} is damaged (its {algorithm} differs from the official one); {remedy}")
     return content
 
 
@@ -83,10 +83,11 @@ def fetch(entry: Entry, progress: bool) -> str:
         reason = error.strerror or error
         if error.errno in _DISK_TROUBLE:
             raise RunFailed(
-                f"{entry.name} was not installed: {reason} in {data}; make room there or set ADP_BENCH_DATA"
+                f"{entry.name} was not installed: {reason} in {data}; free some space, "
+                "or set ADP_BENCH_DATA to another folder"
             ) from None
         raise BadInput(
-            f"cannot write to the data folder {data} ({reason}); set ADP_BENCH_DATA to a folder you may write to"
+            f"cannot write to the data folder {data} ({reason}); set ADP_BENCH_DATA to a writable folder"
         ) from None
 
 
@@ -118,7 +119,8 @@ def _fetch_alone(entry: Entry, data: Path, display: Display) -> str:
             _move_into_place(order)
             return source.label
     raise RunFailed(
-        f"{entry.name} could not be fetched (tried {'; '.join(tried)}); connect and try again, or put the official "
+        f"{entry.name} could not be downloaded (tried {'; '.join(tried)}); "
+        "check the connection and try again, or put the official "
         f"{' and '.join(f'{entry.folder}/{file}' for file in wanted)} into {data}"
     )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from benchmark.datasets.catalogue import DATASETS, Entry
-from defenses.members.networks import canonical_network
-from defenses.training.recipes import Recipe, find_recipe
+from benchmark.datasets.catalogue import Entry
+from benchmark.datasets.lookup import find
+from defenses.members.networks import canonical_network, find_network
+from defenses.training.recipes import Recipe
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,13 @@ class EnsembleRequest:
     seed: int = 0
     trust: bool = False
     """Whether a checkpoint may be a program, which can run code when it is loaded."""
+    accept_changed: bool = False
+    """Whether an ensemble that another version of the defense's file trained stands for this one."""
 
     @property
     def about(self) -> Entry:
         """The dataset's entry."""
-        return DATASETS.get(self.dataset)
+        return find(self.dataset)
 
     @property
     def canonical_network(self) -> str:
@@ -37,4 +41,13 @@ class EnsembleRequest:
     @property
     def chosen_recipe(self) -> Recipe:
         """The recipe of that name, for the dataset's images."""
-        return find_recipe(self.recipe, self.about.look)
+        return self.recipe_with()
+
+    def recipe_with(self, **changes: Any) -> Recipe:
+        """That recipe with some settings changed; a network from outside is trained on whole images only.
+
+        It may not take smaller ones.
+        """
+        if find_network(self.network or self.about.network).foreign:
+            changes = {"resolutions": (1.0,), **changes}
+        return self.about.recipe(self.recipe, **changes)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmark.datasets.catalogue import DATASETS
+from benchmark.datasets.catalogue import Entry
 from benchmark.ensembles.ensemble_request import EnsembleRequest
-from benchmark.ensembles.folders import locate
-from benchmark.ensembles.provenance import describe_training
+from benchmark.ensembles.folders import WHERE_REFERENCES, locate, references
+from benchmark.ensembles.provenance import describe_combination, describe_training
 from benchmark.ensembles.training import train_ensemble, training_data
 from benchmark.harness.prepared import prepared
 from benchmark.harness.soundness import check_outside
@@ -26,11 +28,15 @@ from defenses.checkpoints import (
     load_checkpoint,
     named_files,
     read_provenance,
+    split_network,
 )
 from defenses.errors import BadInput
-from defenses.members.ensemble import Ensemble, has_features
+from defenses.members.combination import split_combination
+from defenses.members.ensemble import Ensemble
+from defenses.members.layers import has_features
 from defenses.training.estimates import estimate_seconds
 from defenses.training.request import TrainingRequest
+from defenses.user_functions import is_in_file
 
 
 @dataclass(frozen=True)
@@ -41,17 +47,30 @@ class Trained:
     spec: str
     ensemble: Ensemble
     provenance: Provenance
+    changed: bool = False
+    """Whether the defense's file has changed since."""
 
     @property
     def training(self) -> str:
         """How it was trained, in words; the file of a checkpoint may say anything."""
-        return visible(describe_training(self.provenance))
+        return visible(
+            describe_training(self.provenance) + self.changed * ", with another version of the defense's file"
+        )
 
 
-def load_outside(spec: str, dataset: str, trust: bool = False) -> Trained:
-    """The trained model that a spec names, checked on images like those of the dataset."""
-    about = DATASETS.get(dataset)
-    ensemble = load_checkpoint(spec, trust=trust, dataset=dataset, shape=about.shape, classes=about.classes)
+def load_outside(spec: str, about: Entry, trust: bool = False, network: str = "") -> Trained:
+    """The trained model that a spec names, checked on images like those of the dataset.
+
+    ``network`` is the one the user named, for checkpoints whose members are code in a file.
+    """
+    ensemble = load_checkpoint(
+        spec,
+        trust=trust,
+        network_file=network if is_in_file(network) else "",
+        dataset=about.name,
+        shape=about.shape,
+        classes=about.classes,
+    )
     assert ensemble.provenance is not None
     if ensemble.provenance.recognised:
         images = torch.rand(8, *about.shape, generator=torch.Generator().manual_seed(0))
@@ -62,16 +81,25 @@ def load_outside(spec: str, dataset: str, trust: bool = False) -> Trained:
                 except BadInput as error:
                     place = spec if len(ensemble) == 1 else f"member {number} of {spec}"
                     raise BadInput(f"{place}: {error}") from error
-    return Trained(visible(_label(spec)), spec, ensemble, ensemble.provenance)  # a file's name need not be UTF-8
+    return Trained(own_label(spec), spec, ensemble, ensemble.provenance)
+
+
+def own_label(spec: str) -> str:
+    """What tables call a defense unless the user says otherwise."""
+    return visible(_label(spec)) if is_checkpoint(spec) else parse_defense(spec).label  # a file's name may be anything
 
 
 def _label(spec: str) -> str:
-    """What tables call a trained model: its file, its folder, or the function that makes it."""
-    if ".py:" in spec:
+    """What tables call a trained model: its file, its folder, or the function that makes it; and a rule it names."""
+    spec, rule = split_combination(spec)
+    if rule is not None:
+        return f"{_label(spec)} ({rule.text})"
+    weights, _ = split_network(spec)
+    if ".py:" in weights:
         return spec.rpartition(":")[2]
     if spec == EXAMPLE_RESNET18:
         return spec
-    path, *others = (path.resolve() for path in named_files(spec)[0])
+    path, *others = (Path(os.path.realpath(path)) for path in named_files(weights)[0])  # a loop of links has a name too
     label = path.parent.name if path.name == FILE_NAME else path.name if path.is_dir() else path.stem
     return f"{label} and {len(others)} more" if others else label
 
@@ -79,42 +107,60 @@ def _label(spec: str) -> str:
 def _describe(trained: Trained) -> str:
     """What a spec was recognised as, and what can not be done with it."""
     origin = trained.provenance
-    words = origin.recognised or f"adp-benchmark, {origin.members} × {origin.network}, {trained.training}"
+    words = f"adp-benchmark, {origin.members} × {origin.network}, {trained.training}"
+    if origin.recognised:
+        words = origin.recognised + describe_combination(origin)
     featureless = not all(has_features(member) for member in trained.ensemble.members)
-    return words + ("; without features(images), so not in the map of features" if featureless else "")
+    return words + ("; it has no features(images), so the feature map omits it" if featureless else "")
 
 
 def find(request: EnsembleRequest) -> Trained | None:
     """The ensemble of a request, or None when it has to be trained first."""
     if is_checkpoint(request.defense):
-        return load_outside(request.defense, request.dataset, request.trust)
+        return load_outside(request.defense, request.about, request.trust, request.network)
     path = locate(request)
     if path is None:
         return None
     named = parse_defense(request.defense)
     wanted: dict[str, Any] = {
         "defense": named.text,
-        "dataset": request.dataset,
+        "dataset": request.about.name,
         "network": request.canonical_network,
         "members": request.members,
     }
-    ensemble = load_checkpoint(path, **wanted, defense_digest=named.source_digest)
-    return Trained(named.label, named.text, ensemble, read_provenance(path))
+    ensemble = load_checkpoint(path, network_file=request.canonical_network, **wanted)
+    origin = read_provenance(path)
+    changed = not named.is_of(origin.defense_digest)
+    if changed and not request.accept_changed:
+        raise BadInput(
+            f"{path} was trained with another version of the defense's file; delete its folder to train it again, "
+            "or use it unchanged with --accept-changed-defense"
+        )
+    return Trained(named.label, named.text, ensemble, origin, changed)
 
 
 def find_or_train(request: EnsembleRequest, device: str, say: Callable[[str], None]) -> Trained:
     """Load the ensemble of a request; where there is none yet, say how long training takes, and train it."""
     trained = find(request)
     if trained is None:
-        label, time = parse_defense(request.defense).label, clock(training_seconds(request, device))
-        what = f"training {request.members} × {request.network or request.about.network} on {request.dataset}"
-        say(f"{label} is not trained yet: {what}, about {time}")
+        announce(request, device, say)
         train_ensemble(request, device=device)
         trained = find(request)
         assert trained is not None
     elif is_checkpoint(request.defense):
         say(f"{request.defense}: {_describe(trained)}")
     return trained
+
+
+def announce(request: EnsembleRequest, device: str, say: Callable[[str], None]) -> float:
+    """Say that an ensemble is not trained yet, and how many seconds that will take."""
+    seconds = training_seconds(request, device)
+    label = parse_defense(request.defense).label
+    what = f"training {request.members} × {request.network or request.about.network} on {request.about.name}"
+    say(f"{label} is not trained yet: {what}, about {clock(seconds)}")
+    if not any(folder.is_dir() for folder in references()):
+        say(WHERE_REFERENCES)
+    return seconds
 
 
 def training_seconds(request: EnsembleRequest, device: str) -> float:

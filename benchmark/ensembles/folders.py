@@ -5,15 +5,16 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
-from benchmark.datasets.catalogue import DATASETS
 from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.machine.file_names import shortened
 from defenses.catalogue import NamedDefense, parse_defense
 from defenses.checkpoints import FILE_NAME
-from defenses.training.recipes import Recipe, find_recipe
+from defenses.errors import BadInput
+from defenses.training.recipes import Recipe
 
 ENSEMBLES = Path("results/ensembles")
 """Ensembles trained here."""
@@ -21,12 +22,23 @@ REFERENCE = Path("results/checkpoints")
 """Ensembles that come with the project, in the same layout."""
 BESIDE = Path(__file__).parents[2] / REFERENCE
 """The same beside the source, for who works in another folder."""
+WHERE_REFERENCES = (
+    "the wheel has no reference ensembles; they are in results/checkpoints of the project's repository: "
+    "work in a checkout, or set ADP_BENCH_CHECKPOINTS to that folder"
+)
 CHANGED = "changed"
 """Marks the folder of an ensemble whose recipe had settings changed."""
 
 
 def references() -> list[Path]:
-    """Where ensembles that come with the project may be."""
+    """Where ensembles that come with the project may be: ``ADP_BENCH_CHECKPOINTS`` first, where it is set."""
+    named = os.environ.get("ADP_BENCH_CHECKPOINTS")
+    if named and not Path(named).is_dir():
+        raise BadInput(
+            f"ADP_BENCH_CHECKPOINTS is {named}, which is not a folder; set it to a folder such as results/checkpoints"
+        )
+    if named:
+        return [Path(named), REFERENCE]
     here = REFERENCE.is_dir() and BESIDE.is_dir() and REFERENCE.samefile(BESIDE)
     return [REFERENCE] if here else [REFERENCE, BESIDE]
 
@@ -34,11 +46,9 @@ def references() -> list[Path]:
 def default_folder(named: NamedDefense, request: EnsembleRequest, recipe: Recipe) -> Path:
     """Where an ensemble goes when no folder is named."""
     words = [named.label, request.canonical_network, f"k{request.members}", recipe.name, f"seed{request.seed}"]
-    if recipe != find_recipe(
-        recipe.name, DATASETS.get(request.dataset).look
-    ):  # not to be taken for the recipe as it is
+    if recipe != request.chosen_recipe:  # not to be taken for the recipe as it is
         words.append(f"{CHANGED}-{hashlib.sha256(json.dumps(recipe.as_dict()).encode()).hexdigest()[:6]}")
-    return ENSEMBLES / request.dataset / shortened(re.sub(r"[^\w.+=,()-]", "_", "-".join(words)))
+    return ENSEMBLES / request.about.shelf / shortened(re.sub(r"[^\w.+=,()-]", "_", "-".join(words)))
 
 
 def locate(request: EnsembleRequest) -> Path | None:
@@ -53,5 +63,5 @@ def locate(request: EnsembleRequest) -> Path | None:
         path = root / folder.relative_to(ENSEMBLES) / FILE_NAME
         if path.is_file():
             return path
-    shortened = f"{request.dataset}/{glob.escape(folder.name)}-{CHANGED}-*/{FILE_NAME}"
+    shortened = f"{glob.escape(request.about.shelf)}/{glob.escape(folder.name)}-{CHANGED}-*/{FILE_NAME}"
     return next((path for root in references() for path in sorted(root.glob(shortened))), None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from benchmark.datasets.catalogue import DATASETS
+from benchmark.datasets.catalogue import DATASETS, Entry
+from benchmark.datasets.lookup import look_of
 from defenses.checkpoints import Provenance
-from defenses.training.recipes import RECIPES, find_recipe
+from defenses.members.combination import USUAL
+from defenses.training.recipes import RECIPES, Recipe, find_recipe, own_recipe
 
 SAID = ("epochs", "train_images")
 """Settings that `describe_training` has words of its own for."""
@@ -15,11 +18,17 @@ SAID = ("epochs", "train_images")
 def describe_training(origin: Provenance) -> str:
     """How an ensemble was trained."""
     recipe = origin.recipe
+    rule = describe_combination(origin)
     if not recipe:
-        return ": ".join(filter(None, ["from outside", origin.recognised]))
+        return ": ".join(filter(None, ["from outside", origin.recognised])) + rule
     words = f"{recipe['name']} recipe, {origin.epoch} epoch{'s' * (origin.epoch != 1)}"
     words += f" on {recipe['train_images']} images" * bool(recipe.get("train_images"))
-    return ", ".join([words, *others_of(origin), f"seed {origin.seed}"])
+    return ", ".join([words, *others_of(origin), f"seed {origin.seed}"]) + rule
+
+
+def describe_combination(origin: Provenance) -> str:
+    """How the members' outputs are combined, where it is not as usual; with a comma before it."""
+    return "" if origin.combine == USUAL.text else f", combines {origin.combine}"
 
 
 def others_of(origin: Provenance) -> list[str]:
@@ -32,7 +41,16 @@ def others_of(origin: Provenance) -> list[str]:
 def changed_settings(origin: Provenance) -> dict[str, Any]:
     """Settings an ensemble was trained with that the recipe of that name does not have today."""
     name = origin.recipe.get("name")
-    if name not in RECIPES or origin.dataset not in DATASETS.names():
+    if name not in RECIPES:
         return {}
-    today = find_recipe(name, DATASETS.get(origin.dataset).look).as_dict()
+    today = _today(name, origin).as_dict()
     return {setting: value for setting, value in origin.recipe.items() if today.get(setting) != value}
+
+
+def _today(name: str, origin: Provenance) -> Recipe:
+    """The recipe of that name; the epochs of one for a user's images depend on their number, which is not stored."""
+    entry = DATASETS.get(origin.dataset) if origin.dataset in DATASETS.names() else None
+    if isinstance(entry, Entry):
+        return find_recipe(name, entry.look)
+    recipe = own_recipe(name, look_of(origin.shape), 0)
+    return replace(recipe, milestones=tuple(origin.recipe.get("milestones", ())))

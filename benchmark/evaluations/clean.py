@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from benchmark.evaluations.preset_table import PresetTable
 from benchmark.evaluations.task import (
     EVERYTHING,
     Amount,
@@ -80,8 +81,9 @@ class CleanSection(Section):
     amount: Amount = EVERYTHING
 
     @classmethod
-    def read(cls, entry: Any) -> CleanSection:
-        return cls(Amount(entry.get("samples", 0), entry.get("paper_samples", 0)))
+    def read(cls, table: PresetTable) -> CleanSection:
+        table.only("spec", *Amount.keys)
+        return cls(Amount.read(table))
 
     def narrow(self, choice: Choice) -> Section | None:
         return self if not choice.attacks or self.key in choice.attacks else None

@@ -24,28 +24,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmark.harness.subject import Subject
+    from defenses.members.combination import Combination
 
 SCORES = {
     "diversity": "log ensemble diversity, predicted label removed",
     "diversity_true": "log ensemble diversity, true label removed (not deployable)",
-    "confidence": "largest mean probability",
-    "entropy": "minus the entropy of the mean prediction",
+    "confidence": "largest probability of the ensemble's prediction",
+    "entropy": "minus the entropy of the ensemble's prediction",
     "agreement": "share of the members that predict what the ensemble predicts",
 }
 """Each is high for what looks normal, so a detector raises its alarm below a threshold."""
 
 
-def scores(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Every score of every image, from member logits (K, N, L)."""
-    from defenses.members.diversity import ensemble_entropy, log_ensemble_diversity, log_mean_probability
+def scores(logits: Tensor, labels: Tensor, rule: Combination) -> dict[str, Tensor]:
+    """Every score of every image, from member logits (K, N, L) and the rule that combines them."""
+    from defenses.members.diversity import entropy, log_ensemble_diversity
 
-    log_probability = log_mean_probability(logits)
+    log_probability = rule.combine(logits)
     predicted = log_probability.argmax(-1)
     return {
         "diversity": log_ensemble_diversity(logits, predicted),
         "diversity_true": log_ensemble_diversity(logits, labels),
         "confidence": log_probability.amax(-1).exp(),
-        "entropy": -ensemble_entropy(logits),
+        "entropy": -entropy(log_probability),
         "agreement": (logits.argmax(-1) == predicted).double().mean(0),
     }
 
@@ -92,7 +93,6 @@ class Detection(Task):
 
         from benchmark.harness.crafting import craft
         from benchmark.harness.prepared import predicted
-        from defenses.members.diversity import log_mean_probability
 
         labels = subject.labels[span.rows]
         logits = subject.logits[:, span.rows]
@@ -102,14 +102,15 @@ class Detection(Task):
             found = {**crafted.found, **crafted.costs(span.size)}
             with torch.no_grad():
                 logits = subject.ensemble.member_logits(crafted.images).cpu()
-        predictions = predicted(log_mean_probability(logits))
+        rule = subject.ensemble.combination
+        predictions = predicted(rule.combine(logits))
         values: dict[str, Any] = {
             "label": labels,
             "clean_prediction": subject.clean[span.rows],
             "adversarial_prediction": predictions,
             "attacked": self.named is not None,
             "correct": predictions == labels,
-            **{name: one.double().numpy() for name, one in scores(logits, torch.from_numpy(labels)).items()},
+            **{name: one.double().numpy() for name, one in scores(logits, torch.from_numpy(labels), rule).items()},
             **found,
         }
         return self.records.frame(span, values)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
+from benchmark.evaluations.preset_table import PresetTable
 from benchmark.evaluations.task import (
     EVERYTHING,
     Amount,
@@ -57,7 +58,7 @@ class Diversity(Task):
         import torch
 
         from defenses.members.diversity import log_ensemble_diversity
-        from defenses.members.ensemble import has_features
+        from defenses.members.layers import has_features
 
         labels, clean = subject.labels[span.rows], subject.clean[span.rows]
         logits = subject.logits[:, span.rows]
@@ -106,8 +107,9 @@ class DiversitySection(Section):
         return ((self.title, self.amount),)
 
     @classmethod
-    def read(cls, entry: Any) -> DiversitySection:
-        return cls(Amount(entry.get("samples", 0), entry.get("paper_samples", 0)))
+    def read(cls, table: PresetTable) -> DiversitySection:
+        table.only(*Amount.keys)
+        return cls(Amount.read(table))
 
     def plan(self, setting: Setting) -> Iterator[Planned]:
         yield Planned(Diversity(), setting.images(self.amount), whole=True)

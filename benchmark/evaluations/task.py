@@ -11,8 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from benchmark.attacks import ATTACKS, NamedAttack, parse_attack, recorded_class
-from benchmark.attacks.bounds import Bound, read_bound
+from benchmark.attacks import ATTACKS, NamedAttack, parse_attack, read_asked, recorded_class
+from benchmark.attacks.bounds import BOUND, Bound, read_bound
+from benchmark.attacks.definitions import came_later
+from benchmark.attacks.library_attacks import LibraryAttack
+from benchmark.attacks.library_facts import LIBRARIES
+from benchmark.attacks.own_attacks import recorded
+from benchmark.evaluations.preset_table import PresetTable
 from benchmark.harness.records import RECORDS, Schema, Span
 from defenses import specs
 from defenses.errors import BadInput
@@ -96,7 +101,7 @@ class Task:
     @property
     def parameters(self) -> str:
         """The attack's parameters in a table."""
-        return self.attack.attack.parameters if self.attack else ""
+        return self.attack.parameters if self.attack else ""
 
     @property
     def library(self) -> str:
@@ -127,7 +132,7 @@ class Task:
 
     def variant(self, *but: str) -> tuple[Any, ...]:
         """What it shares with tasks that are the same but for some parameters of the attack."""
-        settings = self.attack.attack.settings() if self.attack else {}
+        settings = self.attack.settings() if self.attack else {}
         rest = tuple(sorted((key, value) for key, value in settings.items() if key not in but))
         return self.evaluation, self.group, self.name, self.bound and self.bound.norm, rest, *self.extras
 
@@ -162,8 +167,8 @@ class Task:
 def written_attack(named: NamedAttack, extra: Mapping[str, Any], tier: str) -> Written:
     """How a file describes a task with one attack."""
     bound = "" if named.bound is None else str(named.bound)
-    settings = {**named.attack.settings(), **extra}
-    return Written(named.name, named.attack.parameters, named.library, named.version, settings, tier, bound)
+    settings = {**named.settings(), **extra}
+    return Written(named.name, named.parameters, named.library, named.version, settings, tier, bound)
 
 
 def written_none(settings: dict[str, Any], tier: str) -> Written:
@@ -177,7 +182,9 @@ def read_attack(written: Written, *extra: str) -> NamedAttack:
     An attack that is no longer registered, or has other parameters today, is a `RecordedAttack`.
     """
     settings = {key: value for key, value in written.settings.items() if key not in extra}
-    found = _registered(written.attack, settings, written.parameters)
+    asked = read_asked(settings.pop(BOUND, None))
+    parameters = written.parameters if asked is None else written.parameters.rpartition(f"{BOUND}=")[0].rstrip(",")
+    found = _registered(written.attack, settings, parameters) or _foreign(written, settings, parameters)
     if found is None:
         kind = recorded_class(written.attack)
         bound = read_bound(written.bound) if written.bound else None
@@ -188,8 +195,21 @@ def read_attack(written: Written, *extra: str) -> NamedAttack:
         values = tuple(
             sorted((key, tuple(value) if isinstance(value, list) else value) for key, value in settings.items())
         )
-        found = kind(written.parameters, values, bound)
-    return NamedAttack(written.attack, written.library, found, written.library_version)
+        found = kind(parameters, values, bound)
+    return NamedAttack(written.attack, written.library, found, written.library_version, asked)
+
+
+def _foreign(written: Written, settings: dict[str, Any], parameters: str) -> Any:
+    """The attack of a library by its own name, or of a file; None for any other."""
+    if written.attack in ATTACKS.targets():
+        return None
+    if written.library.endswith(".py"):
+        known = written.bound and BOUND not in written.settings
+        return recorded(written.attack, settings, parameters, read_bound(written.bound) if known else None)
+    if written.library not in LIBRARIES:
+        return None
+    values = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in settings.items())
+    return LibraryAttack(written.attack, values, parameters, written.library)
 
 
 def _registered(name: str, settings: dict[str, Any], parameters: str) -> Any:
@@ -197,10 +217,12 @@ def _registered(name: str, settings: dict[str, Any], parameters: str) -> Any:
         return None
     target = ATTACKS.get(name)
     fields = specs.parameters(target)
-    if settings.keys() != fields.keys():
+    if settings.keys() - fields.keys():
+        return None
+    if any(not came_later(fields[key]) for key in fields.keys() - settings.keys()):
         return None
     try:
-        attack = target(**{fields[key].name: value for key, value in settings.items()})
+        attack = target.from_settings(settings)
     except BadInput:
         return None
     return attack if attack.parameters == parameters else None
@@ -224,8 +246,16 @@ class Planned(NamedTuple):
 class Amount:
     """How many images: on a CPU in a reasonable time, and in the paper; 0 means all there are."""
 
+    keys: ClassVar[tuple[str, ...]] = ("samples", "paper_samples")
+    """Its keys in a preset."""
+
     samples: int = 0
     paper_samples: int = 0
+
+    @classmethod
+    def read(cls, table: PresetTable, usual: int = 0) -> Amount:
+        """The number of images that a table of a preset says; ``usual`` on a CPU where it does not."""
+        return cls(table.number("samples", usual), table.number("paper_samples", 0))
 
 
 EVERYTHING = Amount()
@@ -287,7 +317,7 @@ class Section:
 
     @classmethod
     @abstractmethod
-    def read(cls, entry: Any) -> Section:
+    def read(cls, table: PresetTable) -> Section:
         """The section of a preset's text."""
 
     def narrow(self, choice: Choice) -> Section | None:
@@ -315,9 +345,16 @@ class AttackSection(Section):
         return ((self.title, self.amount),)
 
     @classmethod
-    def read(cls, entry: Any) -> AttackSection:
-        named = tuple(parse_attack(text) for text in entry.get("attacks", []))
-        return cls(named, Amount(entry.get("samples", 0), entry.get("paper_samples", 0)))
+    def read(cls, table: PresetTable) -> AttackSection:
+        table.only("attacks", *Amount.keys)
+        named = []
+        for number, text in enumerate(table.texts("attacks"), 1):
+            with table.naming(f"attacks {number}"):
+                named.append(parse_attack(text))
+        found = cls(tuple(named), Amount.read(table))
+        with table.naming("attacks"):
+            found.check(named)
+        return found
 
     def narrow(self, choice: Choice) -> Section | None:
         if not choice.attacks:

@@ -77,7 +77,6 @@ class Transfer(Task):
 
         from benchmark.harness.crafting import craft, wrong_labels
         from benchmark.harness.prepared import predicted
-        from defenses.members.diversity import log_mean_probability
 
         labels = subject.labels[span.rows]
         targets = wrong_labels(labels, subject.classes, span.first, seed)
@@ -86,7 +85,7 @@ class Transfer(Task):
         crafted = craft(subject.member(self.source), self.named, images, given, span.first, seed)
         with torch.no_grad():
             logits = subject.ensemble.member_logits(crafted.images).cpu()
-        ensemble = predicted(log_mean_probability(logits))
+        ensemble = predicted(subject.ensemble.combination.combine(logits))
         clean = subject.logits[:, span.rows]
         values: dict[str, Any] = {
             "label": labels,
@@ -107,7 +106,7 @@ class Transfer(Task):
 
 def aimed(named: NamedAttack, targeted: bool) -> NamedAttack:
     """The attack away from the label, or towards a target."""
-    return replace(named, attack=replace(named.attack, targeted=targeted))  # type: ignore[call-arg]
+    return replace(named, attack=named.attack.aimed(targeted))
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,9 @@ class TransferSection(AttackSection):
 
     def check(self, chosen: list[NamedAttack]) -> None:
         for named in chosen:
-            if not hasattr(named.attack, "targeted"):
+            if not named.attack.can_aim:
                 raise BadInput(
-                    f"attack {named.name!r} cannot aim at a class, which a transfer matrix needs; choose others"
+                    f"attack {named.name!r} cannot be targeted, which a transfer matrix needs; choose another attack"
                 )
 
     def plan(self, setting: Setting) -> Iterator[Planned]:

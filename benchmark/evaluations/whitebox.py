@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from benchmark.attacks import NamedAttack, parse_attack
+from benchmark.evaluations.preset_table import PresetTable
 from benchmark.evaluations.task import (
     Amount,
     Choice,
@@ -166,6 +167,22 @@ class Row:
     """Only these tiers; empty takes the grid's."""
 
 
+def rows_of(table: PresetTable) -> list[PresetTable]:
+    """The list ``attacks`` of a grid, row by row; a text stands for its spec."""
+    rows = table.tables("attacks", plain="spec")
+    for row in rows:
+        row.only("spec", "tiers", *Amount.keys)
+    return rows
+
+
+def _row(item: PresetTable) -> Row:
+    with item.naming("spec"):
+        named = parse_attack(item.text("spec"))
+    with item.naming("tiers"):
+        tiers = tuple(check_tier(tier) for tier in item.texts("tiers", ()))
+    return Row(named, Amount.read(item), tiers)
+
+
 @dataclass(frozen=True)
 class WhiteBoxSection(Section):
     """The list ``attacks`` of a preset, its entry ``none`` aside."""
@@ -185,13 +202,8 @@ class WhiteBoxSection(Section):
         return tuple((row.named.name, row.amount) for row in self.rows)
 
     @classmethod
-    def read(cls, entry: Any) -> WhiteBoxSection:
-        rows = []
-        for item in entry:
-            tiers = tuple(check_tier(tier) for tier in item.get("tiers", []))
-            amount = Amount(item.get("samples", 0), item.get("paper_samples", 0))
-            rows.append(Row(parse_attack(item["spec"]), amount, tiers))
-        return cls(tuple(rows))
+    def read(cls, table: PresetTable) -> WhiteBoxSection:
+        return cls(tuple(_row(item) for item in rows_of(table) if item.text("spec") != NO_ATTACK))
 
     def narrow(self, choice: Choice) -> Section | None:
         """``fgsm`` takes the rows of that name; a full spec is taken as it is, with that name's number of images."""

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from benchmark.attacks import NamedAttack, parse_attack, recorded_class, without
 from benchmark.attacks.bounds import Bound
+from benchmark.attacks.definitions import AutoAttack
+from benchmark.evaluations.preset_table import PresetTable
 from benchmark.evaluations.task import (
     Amount,
     Choice,
@@ -68,7 +70,30 @@ SUITES: dict[str, tuple[str, ...]] = {
 }
 """Attacks in the order they run: cheap ones, ones that leave fooled images alone, then the rest of the reference
 AutoAttack. ``full`` is the tier; ``quick`` is its sketch, for data where robustness is not the question."""
-NORMS_OF_SUITES = ("linf",)
+SUITES_IN_L2_AND_L1: dict[str, tuple[str, ...]] = {
+    "full": (
+        "pgd({ball})",
+        "pgd({ball},steps=50,step_size={step},restarts=5)",
+        "pgd({ball},steps=50,step_size={step},restarts=5,loss=margin)",
+        "mora({ball})",
+        "pgd@native({ball},steps=50,step_size={step}) from members",
+        "apgd-ce({ball},restarts={restarts})",
+        "apgd-t({ball},targets={targets})",
+        "fab-t({ball})",
+        "square({ball})",
+    ),
+    "quick": (
+        "pgd({ball})",
+        "pgd({ball},steps=50,step_size={step},restarts=2)",
+        "pgd({ball},steps=50,step_size={step},restarts=2,loss=margin)",
+        "mora({ball},targets=0,steps=50)",
+        "pgd@native({ball},steps=50,step_size={step}) from members",
+        "apgd-ce({ball},steps=50)",
+        "square({ball},queries=300)",
+    ),
+}
+"""The same without the attacks that exist in L∞ alone."""
+NORMS_OF_SUITES = ("linf", "l2", "l1")
 """Norms that the suites have attacks for."""
 MANY_CLASSES = 10
 """Enough for every attack of the suites."""
@@ -112,18 +137,23 @@ def read_stage(text: str) -> Stage:
     return Stage(named, member_number(match["member"]) if match["member"] else None)
 
 
+def check_suite(suite: str) -> str:
+    """The name of a suite, if there is one of that name."""
+    if suite not in SUITES:
+        raise BadInput(f"unknown suite {suite!r}; {did_you_mean(suite, SUITES)}")
+    return suite
+
+
 def stages(suite: str, bound: Bound, members: int, classes: int) -> tuple[Stage, ...]:
     """The attacks of a suite within a bound against an ensemble of so many members.
 
     Attacks that need more classes are left out; see `remark`.
     """
-    if suite not in SUITES:
-        raise BadInput(f"unknown suite {suite!r}; {did_you_mean(suite, SUITES)}")
+    check_suite(suite)
     if bound.norm not in NORMS_OF_SUITES:
-        raise BadInput(f"tier strong has no suite for {bound.symbol}; it has one for {' and '.join(NORMS_OF_SUITES)}")
+        raise BadInput(f"tier strong has no suite for {bound.symbol}; it has suites for {', '.join(NORMS_OF_SUITES)}")
     found: list[Stage] = []
-    for template in SUITES[suite]:
-        text = template.format(eps=value_text(bound.radius), step=value_text(bound.radius / 5))
+    for text in _written(suite, bound):
         alone = text.endswith(" from members")
         named = parse_attack(text.removesuffix(" from members"))
         if classes < named.attack.fewest_classes:
@@ -133,6 +163,18 @@ def stages(suite: str, bound: Bound, members: int, classes: int) -> tuple[Stage,
         elif members > 1:
             found += [Stage(named, member) for member in range(members)]
     return tuple(found)
+
+
+def _written(suite: str, bound: Bound) -> Iterator[str]:
+    """The attacks of a suite as specs, some of them with the words ``from members`` behind."""
+    eps, step = value_text(bound.radius), value_text(bound.radius / 5)
+    if bound.norm == "linf":
+        yield from (template.format(eps=eps, step=step) for template in SUITES[suite])
+        return
+    parts = AutoAttack(bound.radius, norm="l1" if bound.norm == "l1" else "l2").parts
+    as_there = {"restarts": parts["apgd-ce"].settings()["restarts"], "targets": parts["apgd-t"].settings()["targets"]}
+    for template in SUITES_IN_L2_AND_L1[suite]:
+        yield template.format(ball=f"eps={eps},norm={bound.norm}", step=step, **as_there)
 
 
 def remark(suite: str, classes: int) -> str:
@@ -220,7 +262,7 @@ class WorstCase(Task):
         right = clean == labels
         survivors = np.flatnonzero(right)
         prediction = clean.copy()
-        found: dict[str, Any] = {name: np.zeros(span.size, dtype=bool) for name in FLAGS}
+        found: dict[str, Any] = {name: np.zeros(span.size, dtype=bool) for name in (*FLAGS, "undefined")}
         found["unmoved"] = np.array(right)  # until some attack moves it
         found |= {name: np.zeros(span.size) for name in NORMS}
         broken_at = np.full(span.size, -1)
@@ -277,7 +319,7 @@ def _craft(
 def _note(found: dict[str, Any], crafted: Crafted, survivors: NDArray[np.int64], fooled: NDArray[np.bool_]) -> None:
     """Keep what was seen: norms of what fooled, and whether anything ever moved, left the ball or lost its gradient."""
     found["unmoved"][survivors] &= crafted.found["unmoved"]
-    for name in ("not_finite", "out_of_box", "out_of_ball", "zero_gradient"):
+    for name in ("not_finite", "out_of_box", "out_of_ball", "zero_gradient", "undefined"):
         found[name][survivors] |= crafted.found[name]
     for name in NORMS:
         found[name][survivors[fooled]] = crafted.found[name][fooled]
@@ -337,8 +379,11 @@ class WorstCaseSection(Section):
         return ((self.title, self.amount),)
 
     @classmethod
-    def read(cls, entry: Any) -> WorstCaseSection:
-        return cls(Amount(entry.get("samples", 0), entry.get("paper_samples", 0)), entry.get("suite", "full"))
+    def read(cls, table: PresetTable) -> WorstCaseSection:
+        table.only("suite", *Amount.keys)
+        with table.naming("suite"):
+            suite = check_suite(table.text("suite", "full"))
+        return cls(Amount.read(table, USUAL.samples), suite)
 
     def narrow(self, choice: Choice) -> Section | None:
         return self

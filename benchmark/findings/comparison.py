@@ -1,60 +1,116 @@
-"""Two defenses on the same images: paired differences, tests corrected for their number, and one sentence."""
+"""A defense against others on the same images: paired differences, tests corrected for their number, sentences."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from dataclasses import dataclass, field
 
 import pandas as pd
 
 from benchmark.cells.cell import Cell
 from benchmark.evaluations.clean import Clean
+from benchmark.findings.decisions import Decided, decided_words, decision_table, read_rule
 from benchmark.findings.results import Results
 from benchmark.findings.rows import tabled
-from benchmark.findings.statistics import SIGNIFICANT, holm, mcnemar, paired_difference
+from benchmark.findings.statistics import (
+    SIGNIFICANT,
+    holm,
+    least_significant,
+    mcnemar,
+    paired_difference,
+    paired_t,
+    spread,
+)
 
+SETTING = ("against", "dataset", "attack", "parameters", "library", "tier")
+"""What is compared with what, under which attack."""
 COLUMNS = (
-    "dataset", "attack", "parameters", "library", "tier", "seed", "samples",
-    "candidate", "reference", "difference", "ci_low", "ci_high", "p", "candidate_flags", "reference_flags",
+    *SETTING, "seed", "samples", "candidate", "reference", "difference", "ci_low", "ci_high", "p", "candidate_flags",
+    "reference_flags", "candidate_weights", "reference_weights",
 )  # fmt: skip
-"""Accuracies and differences are in percent; flags are names of checks that speak against a number; ``p_holm``
-follows."""
+"""Of one seed. Accuracies and differences are in percent; flags are names of checks that warn about a number;
+weights are the first digits of their sha256; ``p_holm`` follows."""
+SEED_COLUMNS = (
+    *SETTING, "seeds", "samples", "candidate", "candidate_sd", "reference", "reference_sd", "difference",
+    "difference_sd", "ci_low", "ci_high", "p", "seeds_ahead", "seeds_behind", "candidate_flags", "reference_flags",
+    "candidate_trainings", "reference_trainings",
+)  # fmt: skip
+"""Over training seeds: means, standard deviations, the interval and the test of the mean difference; how many seeds are
+significantly ahead or behind by themselves; ``p_holm`` follows."""
 
 
-class Comparison(NamedTuple):
-    """Two defenses of a run, and what may be said of them."""
+@dataclass(frozen=True)
+class Comparison:
+    """A defense of a run and its references, and what may be said of them."""
 
     candidate: str
-    reference: str
-    costs: list[str]
+    references: tuple[str, ...]
+    costs: tuple[str, ...]
     table: pd.DataFrame
-    sentence: str
+    """A row per reference, attack, tier and seed."""
+    seeds: pd.DataFrame
+    """A row per reference, attack and tier, over training seeds; empty where there is one training."""
+    rule: Decided | None = None
+    """By which rows stopped early, in a run that looks after every batch."""
+    decisions: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """What that rule decided; empty without one."""
+
+    def against(self, reference: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The rows of one reference: by seed, and over seeds."""
+        table, seeds = (part[part["against"] == reference] for part in (self.table, self.seeds))
+        return table, seeds
+
+    @property
+    def sentences(self) -> list[str]:
+        """One for each reference."""
+        if self.rule is not None:
+            return [_decided(self.decisions, self.candidate, reference, self.rule) for reference in self.references]
+        return [verdict(*self.against(reference), self.candidate, reference) for reference in self.references]
 
 
 def comparison_of(results: Results) -> Comparison | None:
     """What a run that compares has found; None for other runs."""
     if not results.compared:
         return None
-    candidate, reference = results.compared["candidate"], results.compared["reference"]
-    table = compare(results, candidate, reference)
-    return Comparison(candidate, reference, results.compared["costs"], table, verdict(table, candidate, reference))
+    candidate, references = results.compared["candidate"], tuple(results.compared["references"])
+    costs = tuple(results.compared["costs"])
+    table = compare(results, candidate, *references)
+    if not results.until:
+        return Comparison(candidate, references, costs, table, over_seeds(table))
+    rule = read_rule(results.until)
+    decisions = decision_table(results, pairs_of(results, candidate, *references), rule)
+    table = _stopped_early(table, decisions)
+    return Comparison(candidate, references, costs, table, over_seeds(table.iloc[:0]), rule, decisions)
 
 
-def compare(results: Results, candidate: str, reference: str) -> pd.DataFrame:
-    """A row per attack and tier that both have: candidate minus reference, in points."""
-    cells = [cell for cell in tabled(results) if cell in results.records]
-    pairs = [
-        (one, other)
-        for one in cells
-        if one.ensemble.defense == candidate
-        for other in cells
-        if other.ensemble.defense == reference and _same_images(one, other)
-    ]
+def _stopped_early(table: pd.DataFrame, decisions: pd.DataFrame) -> pd.DataFrame:
+    """The table without tests for a fixed number of images; intervals are those that hold at any time."""
+    attacked = under_attack(table)
+    found = table.copy()
+    found.loc[attacked, ["p", "p_holm"]] = math.nan
+    found.loc[attacked, ["ci_low", "ci_high"]] = decisions[["ci_low", "ci_high"]].to_numpy()
+    return found
+
+
+def _decided(decisions: pd.DataFrame, candidate: str, reference: str, rule: Decided) -> str:
+    """What was decided against one reference, with the warnings about a lead."""
+    rows = decisions[decisions["against"] == reference]
+    if rows.empty:
+        return f"{candidate} and {reference} share no attacked images: nothing can be said about robustness."
+    better, worse = (rows[rows["verdict"] == f"{side} leads"] for side in ("candidate", "reference"))
+    doubts = _doubts(better, candidate, "candidate") + _doubts(worse, reference, "reference")
+    return decided_words(rows, candidate, reference, rule) + doubts
+
+
+def compare(results: Results, candidate: str, *references: str) -> pd.DataFrame:
+    """A row per reference, attack, tier and seed that both have: candidate minus reference, in points."""
     rows = []
-    for one, other in pairs:
+    for one, other in pairs_of(results, candidate, *references):
         first, second = (results.records[cell]["correct"].to_numpy() for cell in (one, other))
         difference, low, high = paired_difference(first, second)
         rows.append(
             {
+                "against": other.ensemble.defense,
                 "dataset": one.images.dataset,
                 "attack": one.task.name,
                 "parameters": one.task.parameters,
@@ -70,9 +126,58 @@ def compare(results: Results, candidate: str, reference: str) -> pd.DataFrame:
                 "p": mcnemar(first, second),
                 "candidate_flags": ", ".join(results.diagnosis.names(one)),
                 "reference_flags": ", ".join(results.diagnosis.names(other)),
+                "candidate_weights": one.ensemble.weights[:12],
+                "reference_weights": other.ensemble.weights[:12],
             }
         )
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    return _corrected(pd.DataFrame(rows, columns=list(COLUMNS)))
+
+
+def pairs_of(results: Results, candidate: str, *references: str) -> list[tuple[Cell, Cell]]:
+    """Finished cells of the candidate and of each reference on the same images."""
+    cells = [cell for cell in tabled(results) if cell in results.records]
+    return [
+        (one, other)
+        for reference in references
+        for one in cells
+        if one.ensemble.defense == candidate
+        for other in cells
+        if other.ensemble.defense == reference and _same_images(one, other)
+    ]
+
+
+def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
+    """Differences over training seeds, for every setting with several; see `paired_t`.
+
+    A model that was not trained anew for each seed stands for itself; two such models have no training seeds.
+    """
+    rows = []
+    for setting, group in table.groupby([*SETTING, "samples"], sort=False):
+        trainings = {side: int(group[f"{side}_weights"].nunique()) for side in ("candidate", "reference")}
+        if len(group) < 2 or max(trainings.values()) < len(group):
+            continue
+        means = {side: spread(group[side]) for side in ("candidate", "reference", "difference")}
+        clear = group["p_holm"] < SIGNIFICANT
+        rows.append(
+            {
+                **dict(zip([*SETTING, "samples"], setting, strict=True)),
+                "seeds": len(group),
+                **{side: round(found.mean, 4) for side, found in means.items()},
+                **{f"{side}_sd": round(found.deviation, 4) for side, found in means.items()},
+                "ci_low": round(means["difference"].low, 4),
+                "ci_high": round(means["difference"].high, 4),
+                "p": paired_t(group["difference"]),
+                "seeds_ahead": int((clear & (group["difference"] > 0)).sum()),
+                "seeds_behind": int((clear & (group["difference"] < 0)).sum()),
+                **{f"{side}_flags": _joined(group[f"{side}_flags"]) for side in trainings},
+                **{f"{side}_trainings": count for side, count in trainings.items()},
+            }
+        )
+    return _corrected(pd.DataFrame(rows, columns=list(SEED_COLUMNS)))
+
+
+def _corrected(table: pd.DataFrame) -> pd.DataFrame:
+    """With Holm's correction over all rows with an attack, those of every reference; clean accuracy stands alone."""
     attacked = under_attack(table)
     table["p_holm"] = table["p"]
     table.loc[attacked, "p_holm"] = holm(table.loc[attacked, "p"].tolist())
@@ -80,7 +185,7 @@ def compare(results: Results, candidate: str, reference: str) -> pd.DataFrame:
 
 
 def _same_images(one: Cell, other: Cell) -> bool:
-    return (one.line, one.images.samples) == (other.line, other.images.samples)
+    return (one.line, one.images.samples, one.images.order) == (other.line, other.images.samples, other.images.order)
 
 
 def under_attack(table: pd.DataFrame) -> pd.Series[bool]:
@@ -88,35 +193,74 @@ def under_attack(table: pd.DataFrame) -> pd.Series[bool]:
     return table["tier"] != Clean.evaluation
 
 
-def verdict(table: pd.DataFrame, candidate: str, reference: str) -> str:
-    """What may be said, in one plain sentence."""
-    attacked = table[under_attack(table)]
+def verdict(table: pd.DataFrame, seeds: pd.DataFrame, candidate: str, reference: str) -> str:
+    """What may be said against one reference: over training seeds where there are several, else seed by seed."""
+    attacked, trained = table[under_attack(table)], seeds[under_attack(seeds)]
     if attacked.empty:
         return f"{candidate} and {reference} share no attacked images: nothing can be said about robustness."
-    better = attacked[(attacked["p_holm"] < SIGNIFICANT) & (attacked["difference"] > 0)]
-    worse = attacked[(attacked["p_holm"] < SIGNIFICANT) & (attacked["difference"] < 0)]
-    count = len(attacked)
-    settings, were = ("attack setting", "was") if count == 1 else ("attack settings", "were")
-    if attacked["seed"].nunique() > 1:
-        settings = "pairs of attack setting and seed"
-    scope = f"in the {count} {settings} that {were} run"
+    if trained.empty:
+        several = attacked["seed"].nunique() > 1
+        settings = "pairs of attack setting and seed" if several else _settings(len(attacked))
+        return _conclusion(attacked, candidate, reference, settings, "McNemar's test")
+    count = int(trained["seeds"].max())
+    test = f"a paired t-test over {count} training seeds"
+    words = _conclusion(trained, candidate, reference, _settings(len(trained)), test)
+    return " ".join([words, *_alone(trained, candidate), *_limits(trained, candidate, reference)])
+
+
+def _settings(count: int) -> str:
+    return "attack setting" if count == 1 else "attack settings"
+
+
+def _conclusion(rows: pd.DataFrame, candidate: str, reference: str, settings: str, test: str) -> str:
+    """Where the candidate is ahead or behind, by a test."""
+    better = rows[(rows["p_holm"] < SIGNIFICANT) & (rows["difference"] > 0)]
+    worse = rows[(rows["p_holm"] < SIGNIFICANT) & (rows["difference"] < 0)]
+    count = len(rows)
     if better.empty and worse.empty:
-        doubts = _doubts(attacked, candidate, "candidate") + _doubts(attacked, reference, "reference")
+        doubts = _doubts(rows, candidate, "candidate") + _doubts(rows, reference, "reference")
         return (
-            f"No significant difference between {candidate} and {reference} {scope} "
-            f"(McNemar, Holm-corrected, 5 %); that is not evidence that they are equal.{doubts}"
+            f"No significant difference between {candidate} and {reference} in the {count} {settings} that "
+            f"{'was' if count == 1 else 'were'} run ({test} with Holm's correction at 5 %); "
+            f"that is not evidence that they are equal.{doubts}"
         )
     parts = [
-        f"significantly {word} {reference} in {len(rows)} of {count} {settings} "
-        f"(by {_range(rows['difference'])} points)"
-        for rows, word in ((better, "ahead of"), (worse, "behind"))
-        if len(rows)
+        f"significantly {word} {reference} in {len(found)} of {count} {settings} "
+        f"(by {_range(found['difference'])} points)"
+        for found, word in ((better, "ahead of"), (worse, "behind"))
+        if len(found)
     ]
     doubts = _doubts(better, candidate, "candidate") + _doubts(worse, reference, "reference")
     return (
-        f"{candidate} is {' and '.join(parts)}, McNemar's test with Holm's correction at 5 %; "
-        f"that holds for these attacks and images, not for stronger attacks.{doubts}"
+        f"{candidate} is {' and '.join(parts)}, {test} with Holm's correction at 5 %; "
+        f"this says nothing about stronger attacks or other images.{doubts}"
     )
+
+
+def _alone(rows: pd.DataFrame, candidate: str) -> list[str]:
+    """What each training says by itself, in words: its test is over images."""
+    always = [
+        f"{word} in {count}"
+        for word in ("ahead", "behind")
+        if (count := int((rows[f"seeds_{word}"] == rows["seeds"]).sum()))
+    ]
+    where = " and ".join(always)
+    return [f"Each seed by itself (McNemar's test, Holm's correction) has {candidate} {where} of {len(rows)}."] * bool(
+        always
+    )
+
+
+def _limits(rows: pd.DataFrame, candidate: str, reference: str) -> list[str]:
+    """How little a few seeds can show, and what was not trained anew."""
+    count = int(rows["seeds"].max())
+    words = [
+        f"With {count} seeds, a mean difference under {least_significant(count):.1f} times its standard deviation over "
+        "seeds is never significant."
+    ]
+    for name, side in ((candidate, "candidate"), (reference, "reference")):
+        if (rows[f"{side}_trainings"] == 1).any():
+            words.append(f"{name} is one trained model for every seed.")
+    return words
 
 
 def _doubts(rows: pd.DataFrame, name: str, side: str) -> str:
@@ -124,8 +268,13 @@ def _doubts(rows: pd.DataFrame, name: str, side: str) -> str:
     flagged = rows[rows[f"{side}_flags"] != ""]
     if flagged.empty:
         return ""
-    flags = ", ".join(dict.fromkeys(flag for flags in flagged[f"{side}_flags"] for flag in flags.split(", ")))
-    return f" Read with care: in {len(flagged)} of {len(rows)}, {name}'s number is flagged ({flags})."
+    flags = _joined(flagged[f"{side}_flags"])
+    return f" Warnings concern {name}'s number in {len(flagged)} of {len(rows)} ({flags})."
+
+
+def _joined(flags: pd.Series[str]) -> str:
+    """Names of checks, once each."""
+    return ", ".join(dict.fromkeys(flag for words in flags for flag in words.split(", ") if flag))
 
 
 def _range(differences: pd.Series[float]) -> str:
@@ -133,14 +282,22 @@ def _range(differences: pd.Series[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def clean_note(table: pd.DataFrame) -> str:
+def clean_note(table: pd.DataFrame, seeds: pd.DataFrame) -> str:
     """Clean accuracy of both, in words."""
-    rows = table[~under_attack(table) & (table["parameters"] == Clean().parameters)]
-    if rows.empty:
-        return ""
-    row = rows.iloc[0]
-    sign = "differs significantly" if row["p"] < SIGNIFICANT else "does not differ significantly"
-    return (
-        f"Clean accuracy {row['candidate']:.1f} % against {row['reference']:.1f} % on {row['samples']} images: "
-        f"it {sign} (difference {row['difference']:+.1f}, {row['ci_low']:+.1f} to {row['ci_high']:+.1f})."
+    by_seed, trained = (
+        part[~under_attack(part) & (part["parameters"] == Clean().parameters)] for part in (table, seeds)
     )
+    if by_seed.empty:
+        return ""
+    row = by_seed.iloc[0] if trained.empty else trained.iloc[0]
+    one, other = (_percent(row, side) for side in ("candidate", "reference"))
+    where = f"{row['samples']} images" + ("" if trained.empty else f" and {row['seeds']} training seeds")
+    sign = "differs significantly" if row["p"] < SIGNIFICANT else "does not differ significantly"
+    interval = "" if pd.isna(row["ci_low"]) else f", {row['ci_low']:+.1f} to {row['ci_high']:+.1f}"
+    difference = f"difference {row['difference']:+.1f}{interval}"
+    return f"Clean accuracy {one} % against {other} % on {where}: it {sign} ({difference})."
+
+
+def _percent(row: pd.Series[float], side: str) -> str:
+    deviation = f" ± {row[f'{side}_sd']:.1f}" if f"{side}_sd" in row.index else ""
+    return f"{row[side]:.1f}{deviation}"

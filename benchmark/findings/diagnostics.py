@@ -1,4 +1,4 @@
-"""Diagnostics: what the records of a run say against its own numbers, each doubt a named flag with advice.
+"""Diagnostics: checks of a run's records that raise warnings about its numbers, each a named flag with advice.
 
 A pure function of cells and their per-image records. Attacks are compared on the same images, and one counts as
 ahead only where McNemar's exact test says so at ``ALPHA``: an evaluation that is sound raises no flag.
@@ -19,7 +19,8 @@ from benchmark.evaluations.blackbox import BlackBox
 from benchmark.evaluations.transfer import Transfer
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import WorstCase
-from benchmark.findings.checks import CHECKS
+from benchmark.findings import naming
+from benchmark.findings.checks import CHECKS, TRAINING
 from benchmark.findings.statistics import accuracy_interval, mcnemar
 from benchmark.harness.records import judged, was_right
 
@@ -34,12 +35,12 @@ GREY = 0.5
 
 Result = tuple[Cell, pd.DataFrame]
 Checked = tuple[str, tuple[Cell, ...], str]
-"""A check that was made, the cells it concerns, and what speaks against them; nothing where all is well."""
+"""A check that was made, the cells it concerns, and the warning in words; empty where all is well."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A doubt, the cells whose numbers it concerns, and what was seen, in words."""
+    """A warning, the cells whose numbers it concerns, and what was seen, in words."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -56,7 +57,8 @@ class Flag:
         task = first.task
         tier = task.group if isinstance(task, WhiteBox) else task.evaluation
         seed = f"seed {first.conditions.seed}" if first.conditions.seed else ""
-        parts = (first.images.dataset, first.ensemble.defense, attacks, tier, seed)
+        names = naming.dataset(first.images.dataset), naming.defense(first.ensemble.defense)
+        parts = (*names, "training", "", seed) if self.name == TRAINING else (*names, attacks, tier, seed)
         return " · ".join(part for part in parts if part)
 
 
@@ -78,20 +80,21 @@ class Diagnosis:
 
     @property
     def summary(self) -> str:
-        """How much was looked at, so that no flag means something."""
-        if not self.cells:
-            return "nothing was attacked, so there is nothing to check"
+        """How many warnings, from how many checks on how many cells, and which checks were not possible."""
+        if not self.cells and not self.flags:
+            return "no attack was run, so there is nothing to check"
         count = len(self.flags)
-        found = f"{count} flag{'s' * (count != 1)}" if count else "no flags"
-        missing = [name for name in CHECKS if not self.made.get(name)]
-        left = f"; not possible on this run: {', '.join(missing)}" if missing else ""
-        return f"{found}: {sum(self.made.values())} checks on {self.cells} cells{left}"
+        found = f"{count} warning{'s' * (count != 1)}" if count else "no warnings"
+        missing = [name for name in CHECKS if not self.made.get(name) and name != TRAINING]
+        left = f"; not possible in this run: {', '.join(missing)}" if missing else ""
+        return f"{found} from {sum(self.made.values())} checks on {self.cells} cell{'s' * (self.cells != 1)}{left}"
 
 
 def diagnose(results: Iterable[Result]) -> Diagnosis:
     """Check every result with an attack by itself, and against the others on the same ensemble and seed."""
-    attacked = [(cell, records) for cell, records in results if cell.task.attacks and len(records)]
-    outcomes: list[Checked] = []
+    everything = list(results)
+    attacked = [(cell, records) for cell, records in everything if cell.task.attacks and len(records)]
+    outcomes: list[Checked] = [*_trained(cell for cell, _ in everything)]
     for cell, records in attacked:
         outcomes += ((name, (cell,), words) for name, words in (*_alone(cell, records), *_suite(cell, records)))
     groups: dict[tuple[object, ...], list[_Seen]] = {}
@@ -112,6 +115,19 @@ def diagnose(results: Iterable[Result]) -> Diagnosis:
     return Diagnosis(flags, Counter(name for name, _, _ in outcomes), len(attacked))
 
 
+# --- an ensemble ---
+
+
+def _trained(cells: Iterable[Cell]) -> Iterator[Checked]:
+    """What the checkpoint of each ensemble says against its training; older ones do not say."""
+    found: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in cells:
+        if cell.ensemble.convergence is not None:
+            found.setdefault((*cell.column, cell.ensemble.weights), []).append(cell)
+    for same in found.values():
+        yield TRAINING, tuple(same), same[0].ensemble.convergence or ""
+
+
 # --- one cell by itself: the name of each check that applies, with words where it fails ---
 
 
@@ -123,18 +139,19 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
     ran = f"{smaller} images ran in batches smaller than {batch_size}"
     yield "out-of-memory", ran if smaller else ""
     nothing = int(((records["adversarial_prediction"] < 0) | (records["clean_prediction"] < 0)).sum())
-    yield (
-        "no-prediction",
-        f"the model's output is not a number for {nothing} of {len(records)} images" if nothing else "",
-    )
+    words = f"the model's output is not a number for {nothing} of {len(records)} images" if nothing else ""
+    undefined = judged(records, "undefined")
+    if not nothing and undefined is not None and undefined.any():
+        words = f"the model's output was not a number while up to {undefined.sum()} of {attacked} images were attacked"
+    yield "no-prediction", words
     if not attacked:
         return
     bound, minimises = cell.task.bound, _minimises(cell)
     count = {name: int(records[name].sum()) for name in ("unmoved", "not_finite", "out_of_ball", "out_of_box")}
     still = count["unmoved"] > FEW * attacked if bound else attacked - count["unmoved"] < FEW * attacked
-    moved = f"the attack moved {attacked - count['unmoved']} of the {attacked} images it should have"
+    moved = f"the attack changed {attacked - count['unmoved']} of {attacked} images"
     if minimises:
-        moved += "; it gives the clean image back where it fails"
+        moved += ", and returns the clean image where it fails"
     yield "unmoved", moved if still else ""
     never_left = judged(records, "never_left")
     if minimises and never_left is not None:
@@ -143,33 +160,34 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
         yield "never-left", words if stuck > FEW * attacked else ""
     if records["backwards"].sum() > 0:
         dead = int((records["zero_gradient"] & _to_be_fooled(cell, records)).sum())
-        yield "zero-gradient", f"the gradient vanished on {dead} of {attacked} images" if dead > FEW * attacked else ""
+        yield "zero-gradient", f"the gradient is zero on {dead} of {attacked} images" if dead > FEW * attacked else ""
     for name, column, words in (
         ("not-finite", "not_finite", "images are not finite and count as not fooled"),
         ("out-of-ball", "out_of_ball", "images left the eps-ball and were projected back"),
         ("out-of-box", "out_of_box", "images left [0, 1] and were clipped"),
     ):
-        yield name, f"{count[column]} of {attacked} {words}" if count[column] else ""
+        expected = minimises and name == "out-of-ball"  # a smallest perturbation beyond the radius is no defect
+        yield name, f"{count[column]} of {attacked} {words}" if count[column] and not expected else ""
     unstable = judged(records, "unstable")
     if unstable is not None:
-        words = f"{int(unstable.sum())} images got two different outputs when they were looked at twice"
+        words = f"two different outputs for {int(unstable.sum())} images that the model was shown twice"
         yield "randomised-output", words if unstable.any() else ""
     wrong_way = judged(records, "wrong_way")
     if wrong_way is not None:
         wrong = wrong_way[records["attacked"] & (records["linf"] > 0)]
-        words = f"{int(wrong.sum())} of the {len(wrong)} images that moved got further from the attack's goal"
+        words = f"{int(wrong.sum())} of {len(wrong)} changed images moved away from the attack's goal"
         yield "wrong-way", words if _ahead(wrong, ~wrong) else ""
     standing = _standing(records)
     if cell.task.tier == "paper":
         right = records["correct"]
         before = was_right(records)
         back, counted = int((right & ~before).sum()), int(right.sum())
-        words = f"{back} of the {counted} images counted as right were wrong before the attack"
+        words = f"{back} of {counted} images counted as correct were misclassified before the attack"
         yield "predicted-label-floor", words if 2 * back >= counted and _ahead(right, right & before) else ""
     if _iterative(cell) and bound and bound.norm == "linf" and bound.radius >= GREY:
         share = float(records["label"].value_counts(normalize=True).max())
         low, _ = accuracy_interval(int(standing.sum()), len(standing), confidence=1 - ALPHA)
-        words = f"{_percent(standing)} stay right at eps={bound.radius:g}, the largest class has {100 * share:.1f} %"
+        words = f"accuracy {_percent(standing)} at ε={bound.radius:g}, while the largest class has {100 * share:.1f} %"
         yield "not-at-chance", words if low > share else ""
 
 
@@ -189,7 +207,8 @@ def _alike(row: Sequence[Cell]) -> Iterator[Checked]:
         others = [
             f"{name} {value}, not {there[name]}" for name, value in cell.circumstances.items() if value != there[name]
         ]
-        yield "not-alike", (cell,), f"{'; '.join(others)} as for {first.ensemble.defense}" if others else ""
+        beside = naming.defense(first.ensemble.defense)
+        yield "not-alike", (cell,), f"{', '.join(others)} as for {beside}" if others else ""
 
 
 # --- cells of one ensemble against each other ---
@@ -218,8 +237,8 @@ def _monotone(group: Sequence[_Seen]) -> Iterator[Checked]:
 
 
 def _at_any_strength(cell: Cell) -> tuple[object, ...]:
-    attack = _attack_of(cell)
-    return cell.task.variant(attack.strength, *attack.scaled) if attack else cell.task.variant()
+    named = cell.task.attack
+    return cell.task.variant(named.strength, *named.attack.scaled) if named else cell.task.variant()
 
 
 def _converged(group: Sequence[_Seen]) -> Iterator[Checked]:
@@ -271,7 +290,7 @@ def _suite(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
     task = cell.task
     if isinstance(task, WorstCase) and task.stages and task.stages[-1].named.attack.query_only:
         fooled = int((records["broken_at"] == len(task.stages) - 1).sum())
-        words = f"{fooled} of {len(records)} images that every gradient attack left fell to the query-only one"
+        words = f"{fooled} of {len(records)} images withstood every gradient attack and fell to the query-only one"
         yield "query-only-wins", words if fooled > WITNESS * len(records) else ""
 
 
@@ -285,7 +304,7 @@ def _strongest(group: Sequence[_Seen]) -> Iterator[Checked]:
         if missed:
             most, cell = max(missed, key=lambda pair: pair[0])
             tier = f", tier {cell.task.group}"
-            words = f"{_attack(cell)}{tier}, fools {most} of the images that the worst case counts as right"
+            words = f"{_attack(cell)}{tier}, fools {most} of the images that the worst case counts as correct"
             yield "strong-tier-beaten", (worst.cell,), words if most else ""
 
 
@@ -299,8 +318,9 @@ def _against(name: str, cells: tuple[Cell, ...], suspect: _Seen, witnesses: Sequ
     words = ""
     if ahead:
         witness, mine, theirs = max(ahead, key=lambda pair: float(pair[1].mean() - pair[2].mean()))
-        first, second = _attack(witness.cell), _attack(suspect.cell)
-        words = f"{first} leaves {_percent(theirs)} right, {second} {100 * float(mine.mean()):.1f} %"
+        lower, higher = f"{100 * float(theirs.mean()):.1f} %", f"{100 * float(mine.mean()):.1f} %"
+        images = f"on the same {len(theirs)} images"
+        words = f"accuracy {lower} under {_attack(witness.cell)}, but {higher} under {_attack(suspect.cell)}, {images}"
     yield name, cells, words
 
 
@@ -363,4 +383,7 @@ def _within(cell: Cell, other: Cell) -> bool:
 
 
 def _attack(cell: Cell) -> str:
-    return f"{cell.task.attack_title}{cell.task.origin}"
+    """The attack for readers; the library is named where it is not the usual one."""
+    named = cell.task.attack
+    name = cell.task.name if named is None or named.title == named.label else f"{cell.task.name}@{cell.task.library}"
+    return f"{naming.attack(name, cell.task.parameters)}{cell.task.origin}"

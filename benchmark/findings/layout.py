@@ -76,6 +76,8 @@ class Layout:
             cells = [self.cells[p] for p in self.of(dataset, attack, group, defense)]
             if not cells or any(cell not in self.records for cell in cells):
                 return None
+            if any(cell.images.order != "file" for cell in cells):
+                return None  # they may have stopped early, and the test is for a fixed number of images
             if any(cell.circumstances != alike.setdefault(cell.conditions.seed, cell.circumstances) for cell in cells):
                 return None
             found[defense] = {c.conditions.seed: self.records[c].set_index("index")["correct"] for c in cells}
@@ -94,7 +96,7 @@ class Layout:
         return float(gap) if images[0] == images[1] and not pd.isna(gap) else None
 
     def flagged(self, positions: list[int]) -> bool:
-        """True where a check speaks against one of the numbers."""
+        """True where a check warns about one of the numbers."""
         rows = self.table.iloc[positions]
         return bool(((rows["samples"] > 0) & (rows["flags"] != "")).any())
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,15 +13,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmark.cells.cell import Cell
+from benchmark.cells.cell import Cell, TestImages
 from benchmark.cells.pictures import Pictures
 from benchmark.cells.store import Store
 from benchmark.evaluations.task import Task
+from benchmark.findings import naming
 from benchmark.findings.diagnostics import Diagnosis, diagnose
 from defenses.errors import BadInput
+from defenses.registry import did_you_mean
 
 COMPARED = "comparison.json"
 """The file that says which defenses of a run are compared."""
+
+UNTIL = "until.json"
+"""The file that says by which rule the rows of a run stopped."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,20 @@ class Results:
     """How many of the finished cells each state of the code has finished."""
     compared: Mapping[str, Any] = field(default_factory=dict)
     """Which defenses are compared, in a run that compares."""
+    until: Mapping[str, Any] = field(default_factory=dict)
+    """The rule by which rows stopped early, in a run that looks after every batch."""
     pictures: Callable[[Cell], Pictures | None] = lambda cell: None
-    clean_pictures: Callable[[str], NDArray[np.float16] | None] = lambda checksum: None
+    clean_pictures: Callable[[TestImages], NDArray[np.float16] | None] = lambda taken: None
 
     @property
     def title(self) -> str:
         return str(self.manifest["title"])
+
+    def class_name(self, dataset: str, label: int) -> str:
+        """What a class is called: its name where the dataset has names, else its number."""
+        names = self.manifest.get("class_names", {})
+        own = names.get(dataset) if isinstance(names, dict) else None
+        return str(own[label]) if isinstance(own, list) and 0 <= label < len(own) else naming.class_name(dataset, label)
 
     @property
     def finished(self) -> list[Cell]:
@@ -53,9 +66,20 @@ class Results:
         """Finished cells of one evaluation."""
         return [cell for cell in self.finished if isinstance(cell.task, kind)]
 
+    def of_defenses(self, defenses: Sequence[str]) -> Results:
+        """Only the cells of these defenses, in this order; all of them where none is named."""
+        if not defenses:
+            return self
+        known = dict.fromkeys(cell.ensemble.defense for cell in self.cells)
+        for name in defenses:
+            if name not in known:
+                raise BadInput(f"this run has no defense {name!r}; {did_you_mean(name, known)}")
+        cells = [cell for cell in self.cells if cell.ensemble.defense in defenses]
+        return replace(self, cells=tuple(sorted(cells, key=lambda cell: defenses.index(cell.ensemble.defense))))
+
     @cached_property
     def diagnosis(self) -> Diagnosis:
-        """What the records say against their own numbers; some cells are in no table, but witnesses against one."""
+        """Warnings about the numbers of the run; a cell that is in no table may still raise one about another."""
         return diagnose((cell, self.records[cell]) for cell in self.finished)
 
 
@@ -72,9 +96,20 @@ def read_results(store: Store) -> Results:
         manifest,
         Counter(store.commits()),
         _compared(store),
+        read_until(store),
         store.pictures,
         store.clean_pictures,
     )
+
+
+def read_until(store: Store) -> dict[str, Any]:
+    """The rule by which rows stopped early; empty for a run with fixed numbers of images."""
+    path = store.folder / UNTIL
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return {str(key): value for key, value in found.items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise BadInput(f"{path} cannot be read ({error}); run the comparison again") from None
 
 
 def _compared(store: Store) -> dict[str, Any]:
@@ -83,6 +118,8 @@ def _compared(store: Store) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {"candidate": str(found["candidate"]), "reference": str(found["reference"]), "costs": [*found["costs"]]}
+        references = found["references"] if "references" in found else [found["reference"]]  # the first version had one
+        names = {"candidate": str(found["candidate"]), "references": [str(name) for name in references]}
+        return {**names, "costs": [*found["costs"]]}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(f"{path} cannot be read ({error}); run the comparison again") from None

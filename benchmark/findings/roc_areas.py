@@ -16,7 +16,7 @@ from benchmark.harness.records import was_right
 
 Scores = NDArray[np.float64]
 RATES = (0.01, 0.05)
-"""False positive rates at which the true positive rate is told."""
+"""False positive rates at which the true positive rate is measured."""
 
 
 class Trial(NamedTuple):
@@ -76,9 +76,10 @@ def detection_table(results: Results) -> pd.DataFrame:
                 for rate in RATES:
                     threshold = np.quantile(trial.held_out[score], rate)
                     percent = f"{rate:.0%}".replace("%", "")
-                    caught = float((fooled[score] < threshold).mean()) if len(fooled) else float("nan")
-                    row[f"caught_at_{percent}"] = round(caught, 6)
-                    row[f"false_alarms_at_{percent}"] = round(float((trial.clean[score] < threshold).mean()), 6)
+                    detected = float((fooled[score] < threshold).mean()) if len(fooled) else float("nan")
+                    alarms = float((trial.clean[score] < threshold).mean())
+                    row[f"true_positive_rate_at_{percent}"] = round(detected, 6)
+                    row[f"false_positive_rate_at_{percent}"] = round(alarms, 6)
                 rows.append(row)
     return pd.DataFrame(rows)
 
@@ -111,6 +112,6 @@ def _ranks(values: Scores) -> Scores:
 def roc(clean: Scores, adversarial: Scores) -> tuple[Scores, Scores]:
     """False and true positive rate when the alarm is raised below a falling threshold."""
     thresholds = np.concatenate([[-np.inf], np.unique(np.concatenate([clean, adversarial])), [np.inf]])
-    false_alarms = np.searchsorted(np.sort(clean), thresholds, side="left") / max(len(clean), 1)
-    caught = np.searchsorted(np.sort(adversarial), thresholds, side="left") / max(len(adversarial), 1)
-    return false_alarms, caught
+    false_positives = np.searchsorted(np.sort(clean), thresholds, side="left") / max(len(clean), 1)
+    true_positives = np.searchsorted(np.sort(adversarial), thresholds, side="left") / max(len(adversarial), 1)
+    return false_positives, true_positives

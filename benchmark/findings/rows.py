@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from benchmark.cells.cell import Cell
+from benchmark.findings import sequential
 from benchmark.findings.diagnostics import Diagnosis, diagnose
 from benchmark.findings.results import Results
 from benchmark.findings.statistics import accuracy_interval
@@ -24,7 +25,8 @@ def summarise(cell: Cell, records: pd.DataFrame, diagnosis: Diagnosis | None = N
     """The row of table.csv for a finished cell; without the diagnosis of its run, it is checked by itself."""
     count, correct = len(records), int(records["correct"].sum())
     accuracy = 100 * correct / count
-    low, high = percent_interval(correct, count)
+    low, high = _interval(cell, records)
+    published = published_beside(cell)
     return {
         **_names(cell),
         "samples": count,
@@ -32,8 +34,8 @@ def summarise(cell: Cell, records: pd.DataFrame, diagnosis: Diagnosis | None = N
         "accuracy": round(accuracy, 4),
         "ci_low": low,
         "ci_high": high,
-        "published": cell.published,
-        "difference": None if cell.published is None else round(accuracy - cell.published, 4),
+        "published": published,
+        "difference": None if published is None else round(accuracy - published, 4),
         **{name: int(records[name].sum()) for name in ("unmoved", "out_of_ball", "zero_gradient")},
         "forwards": round(float(records["forwards"].mean()), 2),
         "backwards": round(float(records["backwards"].mean()), 2),
@@ -41,6 +43,11 @@ def summarise(cell: Cell, records: pd.DataFrame, diagnosis: Diagnosis | None = N
         **{name: int(records[name].sum()) for name in ("out_of_box", "not_finite")},
         "flags": (diagnosis or diagnose([(cell, records)])).words(cell),
     }
+
+
+def published_beside(cell: Cell) -> float | None:
+    """The paper's number, for a cell that attacks as the paper did; it says nothing about tiers strict and strong."""
+    return cell.published if cell.task.tier in (None, "paper") else None
 
 
 def unfinished(cell: Cell, words: str) -> dict[str, Any]:
@@ -52,6 +59,14 @@ def percent_interval(correct: int, count: int) -> tuple[float, float]:
     """The interval of an accuracy, in percent."""
     low, high = accuracy_interval(correct, count)
     return round(100 * low, 4), round(100 * high, 4)
+
+
+def _interval(cell: Cell, records: pd.DataFrame) -> tuple[float, float]:
+    """The 95 % interval of the accuracy, in percent; of a cell that may have stopped early, one for any time."""
+    if cell.images.order == "file" or not cell.task.attacks:
+        return percent_interval(int(records["correct"].sum()), len(records))
+    found = sequential.interval(records["correct"])
+    return round(100 * found.low, 4), round(100 * found.high, 4)
 
 
 def _names(cell: Cell) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import special  # scipy.stats has the same functions, and takes a third of a second to import
 
 SIGNIFICANT = 0.05
@@ -14,8 +15,6 @@ SIGNIFICANT = 0.05
 
 def accuracy_interval(correct: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
     """Clopper–Pearson interval of a proportion: it covers at least ``confidence``, however few the images."""
-    if count == 0:
-        return 0.0, 1.0
     tail = (1 - confidence) / 2
     low = special.betaincinv(correct, count - correct + 1, tail) if correct else 0.0
     high = special.betaincinv(correct + 1, count - correct, 1 - tail) if correct < count else 1.0
@@ -54,3 +53,44 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = highest
     return [float(value) for value in adjusted]
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation of a few values, and Student's interval of the mean; NaN where there is none."""
+
+    mean: float
+    deviation: float
+    low: float
+    high: float
+
+
+def spread(values: ArrayLike, confidence: float = 0.95) -> Spread:
+    """How values of several seeds vary; one value, or equal ones, give no interval."""
+    numbers = np.asarray(values, dtype=float)
+    mean, deviation = float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else float("nan")
+    if not _varies(numbers):
+        return Spread(mean, deviation, float("nan"), float("nan"))
+    half = float(special.stdtrit(len(numbers) - 1, 0.5 + confidence / 2)) * deviation / len(numbers) ** 0.5
+    return Spread(mean, deviation, mean - half, mean + half)
+
+
+def paired_t(differences: ArrayLike) -> float:
+    """Two-sided p-value of Student's t-test that paired differences, one per training seed, are zero on average.
+
+    It is over trainings: what is said of a defense, not of one ensemble that it trained. Differences that do not vary
+    are too few to know how they would: 1.
+    """
+    numbers = np.asarray(differences, dtype=float)
+    if not _varies(numbers):
+        return 1.0
+    statistic = numbers.mean() / (numbers.std(ddof=1) / len(numbers) ** 0.5)
+    return 2 * float(special.stdtr(len(numbers) - 1, -abs(statistic)))
+
+
+def least_significant(seeds: int) -> float:
+    """The least mean difference, in standard deviations over so many seeds, that `paired_t` can find significant."""
+    return float(special.stdtrit(seeds - 1, 1 - SIGNIFICANT / 2)) / seeds**0.5
+
+
+def _varies(numbers: NDArray[np.float64]) -> bool:
+    return len(numbers) > 1 and float(np.ptp(numbers)) > 1e-9

@@ -52,11 +52,11 @@ def strength(cell: Cell) -> float | None:
     if cell.task.bound is not None:
         return cell.task.bound.radius
     named = cell.task.attack
-    return float(named.attack.settings()[named.attack.strength]) if named and named.attack.strength else None
+    return float(named.settings()[named.strength]) if named and named.strength else None
 
 
 def _parameter(cell: Cell) -> str:
-    return cell.task.attack.attack.strength if cell.task.attack else ""
+    return cell.task.attack.strength if cell.task.attack else ""
 
 
 def _kind(cell: Cell) -> tuple[Any, ...]:
@@ -70,11 +70,11 @@ def _relative(cell: Cell) -> dict[str, Any]:
     """Settings without the strength; along a curve the step grows with it."""
     if cell.task.attack is None:
         return {}
-    attack = cell.task.attack.attack
-    settings = {key: value for key, value in attack.settings().items() if key != attack.strength}
+    named, attack = cell.task.attack, cell.task.attack.attack
+    settings = {key: value for key, value in named.settings().items() if key != named.strength}
     for key in attack.scaled:
         if settings.get(key):
-            settings[key] = f"{settings[key] / strength(cell):.6g}·{attack.strength}"
+            settings[key] = f"{settings[key] / strength(cell):.6g}·{named.strength}"
     return settings
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmark.attacks.bounds import Bound
+from benchmark.attacks.bounds import Bound, Norm
 from benchmark.cells.cell import Cell, in_both_tiers, setting
 from benchmark.findings.layout import Layout
 from benchmark.findings.statistics import SIGNIFICANT, accuracy_interval, mcnemar
@@ -30,6 +30,8 @@ class Survival:
     """Defenses that are left out for that reason."""
     alike: bool
     """Whether the cells of each row were measured alike."""
+    fixed_size: bool = True
+    """Whether the number of images was fixed in advance, as McNemar's test needs."""
 
     def interval(self, defense: str) -> tuple[float, float] | None:
         """Clopper–Pearson over the images, in percent; several seeds share images, so they get none."""
@@ -41,11 +43,17 @@ class Survival:
     def percent(self, defense: str) -> float:
         return 100 * float(self.right[defense].mean())
 
+    def spread(self, defense: str) -> float:
+        """Standard deviation over seeds, in percent."""
+        by_seed = self.right[defense].reshape(self.seeds, -1).mean(axis=1)
+        return 100 * float(by_seed.std(ddof=1)) if self.seeds > 1 else 0.0
+
     def leads(self, leader: str) -> bool:
         """Ahead of every other defense on the same images, each difference significant for each seed."""
         return (
             not self.lacking
             and self.alike
+            and self.fixed_size
             and all(
                 mine.mean() > theirs.mean() and mcnemar(mine, theirs) < SIGNIFICANT
                 for defense, values in self.right.items()
@@ -57,8 +65,8 @@ class Survival:
         )
 
 
-def survival(layout: Layout, dataset: str, group: str) -> Survival | None:
-    """Over the attacks of the bound that most attacks share: bounds of other kinds do not compare.
+def survival(layout: Layout, dataset: str, group: str, within: Bound | None = None) -> Survival | None:
+    """Over the attacks of one bound, or of the bound that most attacks share: bounds of other kinds do not compare.
 
     Tiers paper and strict over the attacks that both have: their difference is the way of attacking.
     """
@@ -67,8 +75,9 @@ def survival(layout: Layout, dataset: str, group: str) -> Survival | None:
     bounds: dict[Bound, list[Cell]] = {}
     for cell in here:
         compared = group not in ("paper", "strict") or not both or setting(cell) in both
-        if cell.task.group == group and compared and cell.task.bound:
-            bounds.setdefault(cell.task.bound, []).append(cell)
+        bound = cell.task.bound
+        if cell.task.group == group and compared and bound and (within is None or bound == within):
+            bounds.setdefault(bound, []).append(cell)
     if not bounds:
         return None
     bound = max(bounds, key=lambda one: len({setting(cell) for cell in bounds[one]}))
@@ -88,7 +97,19 @@ def survival(layout: Layout, dataset: str, group: str) -> Survival | None:
     names = list(dict.fromkeys(attack for attack, _, _ in settings))
     lacking = len(layout.defenses(dataset)) - len(right)
     suite = all(cell.task.attack is None for cell in chosen)
-    return Survival(bound, names, suite, images, right, len(seeds), lacking, measured_alike(finished))
+    fixed = all(cell.images.order == "file" for cell in finished)
+    return Survival(bound, names, suite, images, right, len(seeds), lacking, measured_alike(finished), fixed)
+
+
+def shared_bound(layout: Layout, dataset: str) -> Bound | None:
+    """The bound that the most groups of a dataset's table have, and among these the most attacks."""
+    groups: dict[Bound, set[str]] = {}
+    settings: dict[Bound, set[object]] = {}
+    for cell in layout.cells:
+        if cell.images.dataset == dataset and cell.task.bound:
+            groups.setdefault(cell.task.bound, set()).add(cell.task.group)
+            settings.setdefault(cell.task.bound, set()).add(setting(cell))
+    return max(groups, key=lambda bound: (len(groups[bound]), len(settings[bound])), default=None)
 
 
 def still_right(layout: Layout, cells: Sequence[Cell], images: int) -> NDArray[np.bool_]:
@@ -102,10 +123,42 @@ def measured_alike(cells: Sequence[Cell]) -> bool:
     return all(cell.circumstances == rows.setdefault(cell.line, cell.circumstances) for cell in cells)
 
 
-def lowest(layout: Layout, dataset: str, group: str) -> dict[str, tuple[float, tuple[str, str]]]:
-    """Per defense with every attack of the group finished: the lowest accuracy and the attack that gives it."""
+def of_one_norm(layout: Layout, dataset: str, group: str) -> tuple[Norm | None, list[tuple[str, str]]]:
+    """The norm of a group's summary, and the attacks in it: a number over several norms compares nothing.
+
+    It is the norm of the bound that tiers share, where the group has it, and otherwise the one that most attacks have.
+    Without a bound every image falls in the end, so attacks without one count only where there are no others; their
+    norm is the one that they minimise.
+    """
+    here = [cell for cell in layout.cells if (cell.images.dataset, cell.task.group) == (dataset, group)]
+    chosen = [cell for cell in here if cell.task.bound] or here
+    attacks: dict[Norm | None, dict[tuple[str, str], None]] = {}
+    for cell in chosen:
+        attacks.setdefault(_norm(cell), {})[layout.attack(cell)] = None
+    if not attacks:
+        return None, []
+    shared = shared_bound(layout, dataset)
+    norm = max(attacks, key=lambda one: (shared is not None and one == shared.norm, len(attacks[one])))
+    return norm, list(attacks[norm])
+
+
+def _norm(cell: Cell) -> Norm | None:
+    """The norm of its bound, or else the one that its attack minimises."""
+    named = cell.task.attack
+    if cell.task.bound:
+        return cell.task.bound.norm
+    return named.attack.minimised if named else None
+
+
+def lowest(
+    layout: Layout, dataset: str, group: str, among: Sequence[tuple[str, str]] | None = None
+) -> dict[str, tuple[float, tuple[str, str]]]:
+    """Per defense with every attack finished: the lowest accuracy and the attack that gives it.
+
+    Over all attacks of the group, in whatever norm, unless told among which (`of_one_norm`).
+    """
     found = {}
-    attacks = layout.attacks(dataset, group)
+    attacks = layout.attacks(dataset, group) if among is None else among
     for defense in layout.defenses(dataset):
         values = {}
         for attack in attacks:

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from benchmark.cells.cell import Cell, in_both_tiers, setting
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import WorstCase
 from benchmark.findings.results import Results
-from benchmark.findings.rows import percent_interval
+from benchmark.findings.rows import percent_interval, published_beside
+from benchmark.harness.records import was_right
 
 
 def gap_table(results: Results) -> pd.DataFrame:
@@ -32,7 +34,7 @@ def gap_table(results: Results) -> pd.DataFrame:
             "images": len(strong),
         }
         beside = [other for other in results.finished if _beside(cell, other)]
-        published = [other.published for other in beside if other.published is not None]
+        published = [number for other in beside if (number := published_beside(other)) is not None]
         row["published"] = min(published) if published else None
         large = [other for other in beside if other.images.samples >= len(strong)]
         both = in_both_tiers(large)
@@ -43,12 +45,18 @@ def gap_table(results: Results) -> pd.DataFrame:
                 if other.task.tier == tier and (not both or setting(other) in both)
             ]
             worst = np.logical_and.reduce(outcomes) if outcomes else None
-            row[tier] = None if worst is None else round(100 * float(worst.mean()), 4)
-            row[f"{tier}_attacks"] = len(outcomes)
-        low, high = percent_interval(int(strong.sum()), len(strong))
-        row |= {"strong": round(100 * float(strong.mean()), 4), "ci_low": low, "ci_high": high}
-        found.append({**row, "suite": cell.task.suite})
+            row |= _measured(tier, worst) | {f"{tier}_attacks": len(outcomes)}
+        row |= _measured("strong", strong) | {"suite": cell.task.suite}
+        found.append(row | _measured("clean", was_right(results.records[cell]).to_numpy()))
     return pd.DataFrame(found)
+
+
+def _measured(tier: str, right: NDArray[np.bool_] | None) -> dict[str, float | None]:
+    """Accuracy in percent with its interval."""
+    if right is None:
+        return {tier: None, f"{tier}_low": None, f"{tier}_high": None}
+    low, high = percent_interval(int(right.sum()), len(right))
+    return {tier: round(100 * float(right.mean()), 4), f"{tier}_low": low, f"{tier}_high": high}
 
 
 def _beside(strong: Cell, other: Cell) -> bool:

@@ -31,7 +31,7 @@ def transfer_table(results: Results) -> pd.DataFrame:
                     "dataset": cell.images.dataset,
                     "defense": cell.ensemble.defense,
                     "attack": titles[cell.images.dataset, task.name, task.library],
-                    "parameters": task.untargeted.attack.parameters,
+                    "parameters": task.untargeted.parameters,
                     "mode": "targeted" if task.targeted else "untargeted",
                     "seed": cell.conditions.seed,
                     "source": source,

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.optimization import fuse
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from defenses.errors import BadInput
+from defenses.errors import BadInput, first_line
 from defenses.members.ensemble import Ensemble
 from defenses.members.networks import Block, ResidualNetwork
 from defenses.registry import did_you_mean
@@ -40,14 +41,19 @@ def check_mode(mode: str) -> str:
 def accelerated(
     model: nn.Module, probe: Tensor, mode: str = "folded", say: Callable[[str], None] = lambda words: None
 ) -> nn.Module:
-    """A fast copy of an ensemble of residual networks; anything else, or a copy that differs, is not replaced.
+    """A fast copy of an ensemble; anything else, or a copy that differs, is not replaced.
 
     Attacks run on the copy. What they find is judged by the original. ``say`` is told of a copy that is not used.
+    Members of our own networks are folded by their layers, others by the graph that ``torch.fx`` traces.
     """
-    known = isinstance(model, Ensemble) and all(isinstance(member, ResidualNetwork) for member in model.members)
-    if mode == "none" or not known:
+    if mode == "none" or not isinstance(model, Ensemble) or not all(map(_foldable, model.members)):
         return model
-    fast = _folded(model)
+    try:
+        fast = _folded(model)
+    except Exception as error:  # whatever copying or tracing somebody's code may raise
+        words = f"{type(error).__name__}: {first_line(error):.100}"
+        say(f"no fast copy can be made ({words}); the ensemble itself is attacked, which takes longer")
+        return model
     if mode == "compiled":
         compiled = copy.deepcopy(fast)
         for member in compiled.members:
@@ -60,7 +66,10 @@ def accelerated(
         if not difference:
             return compiled
         say(f"the compiled copy {difference}; going on with the folded one")
-    difference = _difference(model, fast, probe)
+    try:
+        difference = _difference(model, fast, probe)
+    except Exception as error:  # a traced graph may have lost what the code decides while it runs
+        difference = f"fails ({type(error).__name__}: {first_line(error):.100})"
     if difference:
         say(f"the fast copy {difference}; the ensemble itself is attacked, which takes longer")
     return model if difference else fast
@@ -70,12 +79,20 @@ def accelerated(
 def _folded(model: nn.Module) -> Ensemble:
     fast = copy.deepcopy(model).eval()
     assert isinstance(fast, Ensemble)
-    for member in fast.members:
-        _fold(member)
-        for weight in member.parameters():
+    for number, member in enumerate(fast.members):
+        if isinstance(member, ResidualNetwork):
+            _fold(member)
+            member.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        else:  # in the memory layout it has: it may ask for a view of all pixels
+            fast.members[number] = fuse(member)
+        for weight in fast.members[number].parameters():
             weight[weight.abs() < DEAD] = 0
-    fast.members.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return fast.requires_grad_(False)
+
+
+def _foldable(member: nn.Module) -> bool:
+    """Our own networks, and others with batch norm to fold."""
+    return isinstance(member, ResidualNetwork) or any(isinstance(part, nn.BatchNorm2d) for part in member.modules())
 
 
 def _fold(network: nn.Module) -> None:

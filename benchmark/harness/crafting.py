@@ -21,6 +21,7 @@ from benchmark.harness.integrity import unchanged
 from benchmark.harness.prepared import outputs, predicted
 from benchmark.harness.subject import Classes
 from benchmark.harness.verification import norms, verify
+from benchmark.machine.devices import accelerators
 
 LOOKED_AT_TWICE = 4
 """Images of a batch that the model judges twice: an output that is drawn at random differs on every one."""
@@ -64,14 +65,14 @@ def craft(
     attacked = AttackedModel(model, output, [(seed, named.text, first + place) for place in places], images)
     backend = named.backend()  # the clock starts when the library is imported
     began = time.perf_counter()
-    with unchanged(model, named.text), seeded(seed, named.text, first):
+    with unchanged(model, named.text), seeded(seed, named.text, first), torch.cuda.device_of(images):
         raw = backend(attacked, images.clone(), torch.from_numpy(given).to(images.device), named.attack)
     seconds = time.perf_counter() - began
     checked = verify(images, raw.to(images.device), named.bound)
     dead = attacked.dead_gradient
     if dead is None or len(dead) != len(images):  # the attack never asked for the gradient of the whole batch
         dead = torch.zeros(len(images), dtype=torch.bool)
-    assert attacked.left is not None
+    assert attacked.left is not None and attacked.undefined is not None
     unmoved = ~checked.moved
     if named.attack.keeps_survivors and attacked.forwards:
         unmoved = torch.zeros_like(unmoved)
@@ -82,6 +83,7 @@ def craft(
         "out_of_ball": checked.out_of_ball,
         "zero_gradient": dead,
         "never_left": unmoved & ~attacked.left,
+        "undefined": attacked.undefined,
         **norms(images, checked.images),
     }
     on_cpu = {name: values.cpu().numpy() for name, values in found.items()}
@@ -123,7 +125,8 @@ def seeded(seed: int, what: str, first: int) -> Iterator[None]:
     """Seed every generator an attack library may draw from, and put them all back afterwards."""
     number = number_from(seed, what, first)
     python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    there = accelerators()
+    with torch.random.fork_rng(devices=range(len(there)), device_type=there[0].type if there else "cuda"):
         random.seed(number)
         np.random.seed(number % 2**32)
         torch.manual_seed(number)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from defenses.errors import RunFailed
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+TABLES = tuple(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
+"""Where a module keeps its parameters, buffers, parts and hooks of every kind."""
 
 
 class ModelChanged(RunFailed):
@@ -19,7 +21,7 @@ class ModelChanged(RunFailed):
 
 @contextmanager
 def unchanged(model: nn.Module, who: str) -> Iterator[None]:
-    """Fail where the model differs afterwards in weights, buffers, mode or forward, and put it back in any case."""
+    """Put the model back as it was, and fail where it had changed: weights, buffers, parts, mode, class or hooks."""
     before = [_Module(module) for module in model.modules()]
     try:
         yield
@@ -36,10 +38,11 @@ class _Module:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         own = vars(module)
-        self.kind, self.training, self.forward = type(module), module.training, own.get("forward")
-        self.hooks = {name: dict(own[name]) for name in HOOKS if own.get(name)}
-        self.children = None if isinstance(module, torch.jit.ScriptModule) else dict(own["_modules"])
-        """None for a compiled program, whose parts nobody can exchange."""
+        self.kind, self.training = type(module), module.training
+        self.functions = _functions(own)
+        found = {name: own.get(name) for name in TABLES}
+        self.tables = {name: (table, dict(table)) for name, table in found.items() if isinstance(table, dict)}
+        """Without those of a compiled program, whose parts nobody can exchange."""
         self.tensors = [
             (name, tensor, tensor.detach().clone(), tensor.requires_grad)
             for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
@@ -49,32 +52,39 @@ class _Module:
         """Put everything back; what had changed, in words."""
         own, kind = vars(self.module), self.kind.__name__
         for name, tensor, kept, needs_gradient in self.tensors:
-            replaced = self.children is not None and getattr(self.module, name, None) is not tensor
-            if replaced or not _same(tensor, kept):
+            if not _same(tensor, kept):
                 with torch.no_grad():
                     tensor.data = kept.clone()
-                if replaced:
-                    setattr(self.module, name, tensor)
                 yield f"{name} of {kind}"
             if tensor.requires_grad != needs_gradient:
                 tensor.requires_grad_(needs_gradient)
         if self.module.training != self.training:
             self.module.training = self.training
             yield f"mode of {kind}"
-        if own.get("forward") is not self.forward or type(self.module) is not self.kind:
+        if type(self.module) is not self.kind:
             self.module.__class__ = self.kind
-            own.pop("forward", None)
-            own.update({"forward": self.forward} if self.forward else {})
-            yield f"forward of {kind}"
-        if self.children is not None and own["_modules"] != self.children:
-            own["_modules"].clear()
-            own["_modules"].update(self.children)
-            yield f"parts of {kind}"
-        for name in HOOKS:
-            if own.get(name, {}) != self.hooks.get(name, {}):
-                own[name].clear()
-                own[name].update(self.hooks.get(name, {}))
-                yield f"hooks of {kind}"
+            yield f"class of {kind}"
+        functions = _functions(own)
+        for name in dict.fromkeys([*self.functions, *functions]):
+            if functions.get(name) is not self.functions.get(name):
+                own.pop(name, None)
+                own.update({name: self.functions[name]} if name in self.functions else {})
+                yield f"{name} of {kind}"
+        for name, (table, content) in self.tables.items():
+            if own.get(name) is not table or _identities(table) != _identities(content):
+                own[name] = table
+                table.clear()
+                table.update(content)
+                yield f"{name.strip('_').replace('_', ' ')} of {kind}"
+
+
+def _functions(own: Mapping[str, Any]) -> dict[str, Any]:
+    """What a module has of its own in place of methods: a `forward` that somebody put there, an activation."""
+    return {name: value for name, value in own.items() if callable(value) and not isinstance(value, nn.Module)}
+
+
+def _identities(table: Mapping[Any, Any]) -> list[tuple[Any, int]]:
+    return [(name, id(value)) for name, value in table.items()]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

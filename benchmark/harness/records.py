@@ -15,7 +15,7 @@ import pandas as pd
 
 FLAGS = ("unmoved", "not_finite", "out_of_box", "out_of_ball", "zero_gradient")
 """What verification found on an image."""
-JUDGED = ("unstable", "wrong_way", "never_left")
+JUDGED = ("unstable", "wrong_way", "never_left", "undefined")
 """What the judges of an attack found; null where nobody looked."""
 NORMS = ("linf", "l2", "l1", "l0")
 COSTS = ("forwards", "backwards", "seconds")
@@ -26,7 +26,7 @@ SUCCESSES = ("adversarial", "adversarial_shape")
 
 
 class Span(NamedTuple):
-    """Rows ``first`` to ``end`` of the test set: one batch."""
+    """Images ``first`` to ``end`` in the order of a cell: one batch."""
 
     first: int
     end: int
@@ -86,7 +86,7 @@ class Schema:
 
 RECORDS = Schema(
     (
-        Column("index", "int64", "row of the image in the test set"),
+        Column("index", "int64", "place of the image in the order of the cell: in file order, its row in the test set"),
         Column("label", "int64", "true class"),
         Column("clean_prediction", "int64", "class predicted for the clean image"),
         Column("target", "int64", "class that a targeted attack aims at, or -1", -1),
@@ -101,6 +101,7 @@ RECORDS = Schema(
         Column("unstable", "boolean", "the model gave two different outputs for the same pixels", pd.NA),
         Column("wrong_way", "boolean", "the margin moved against the attack's goal", pd.NA),
         Column("never_left", "boolean", "the attack never showed the model a changed image", pd.NA),
+        Column("undefined", "boolean", "the model's output was not a number while the image was attacked", pd.NA),
         Column("linf", "float64", "L∞ norm of the perturbation", 0.0),
         Column("l2", "float64", "L2 norm of the perturbation", 0.0),
         Column("l1", "float64", "L1 norm of the perturbation", 0.0),

@@ -17,7 +17,7 @@ def _output(model: nn.Module, images: Tensor) -> Tensor:
     except Exception as error:
         words = (str(error).strip() or type(error).__name__).splitlines()[-1]  # TorchScript says the cause last
         what = f"{len(images)} images of shape {tuple(images.shape[1:])}"
-        raise BadInput(f"the model does not take {what} ({words:.200}); {_remedy(model, images, words)}") from error
+        raise BadInput(f"the model fails on {what} ({words:.200}); {_remedy(model, images, words)}") from error
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(images):
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise BadInput(f"the model gives {shape} for {len(images)} images; it must give logits of shape (N, classes)")
@@ -32,12 +32,12 @@ def _remedy(model: nn.Module, images: Tensor, words: str) -> str:
         names = " and ".join(sorted(map(str, other)))
         return f"the images are {images.dtype}, its weights {names}: give model.float(), or convert the images inside"
     if "device" in words:
-        return f"the images are on {images.device}: make every tensor of it a parameter or a buffer, which move with it"
+        return f"the images are on {images.device}: make every tensor of the model a parameter or a buffer"
     try:
         model(images[:1].clone())
     except Exception:
-        return "give one that takes batches of any size of them"
-    return "it takes 1: give one that takes batches of any size of them, or set batch_size= to what it takes"
+        return "give a model that accepts these images in batches of any size"
+    return "it accepts 1 image: give a model that accepts batches of any size, or set batch_size= to its size"
 
 
 @torch.no_grad()
@@ -55,7 +55,7 @@ def check_outside(model: nn.Module, images: Tensor, classes: int) -> None:
     with torch.enable_grad():
         output = _output(model, few)
         if not output.requires_grad:
-            raise BadInput("the model's output has no gradient to the images; give one that does not detach it")
+            raise BadInput("the model's output has no gradient to the images; remove detach or no_grad from the model")
         try:
             torch.autograd.grad(output.sum(), few)
         except RuntimeError as error:
@@ -63,7 +63,9 @@ def check_outside(model: nn.Module, images: Tensor, classes: int) -> None:
             raise BadInput(f"the model's output has no gradient to the images: {words}") from error
     with torch.no_grad():
         if not torch.allclose(output, _output(model, images)[:3], rtol=1e-3, atol=1e-3):
-            raise BadInput("the model's output for an image depends on the batch it is in; save it in evaluation mode")
+            raise BadInput(
+                "the model's output for an image depends on the other images of its batch; save it in evaluation mode"
+            )
 
 
 @torch.no_grad()
@@ -72,12 +74,12 @@ def check_model(model: nn.Module, images: Tensor, labels: Tensor) -> int:
     probe = images[:8]
     output = _output(model, probe)
     if not torch.isfinite(output).all():
-        raise BadInput("the model gives outputs that are not finite; give one whose logits are")
+        raise BadInput("the model gives outputs that are not finite; the logits must be finite")
     if ((output >= 0) & (output <= 1)).all() and torch.allclose(
         output.sum(-1), torch.ones(len(output)).to(output), atol=1e-4
     ):
         raise BadInput(
-            "the model gives probabilities, on which attacks built for logits saturate and fail; "
+            "the model gives probabilities; attacks expect logits and fail on probabilities; "
             "return logits or log-probabilities instead"
         )
     if not torch.equal(output, _output(model, probe)):

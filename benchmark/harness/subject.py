@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from benchmark.harness.acceleration import accelerated
 from benchmark.harness.prepared import predicted, prepared
-from defenses.members.diversity import log_mean_probability
 from defenses.members.ensemble import Ensemble, predict_logits
 from defenses.members.images import LabelledImages
 
@@ -63,7 +62,7 @@ class Material:
     ensemble: Ensemble
     surrogate: Ensemble | None
     test: LabelledImages
-    """The first test images, as many as any of its cells needs."""
+    """The first test images in the order of its cells, as many as any of its cells needs."""
     batch_size: int
     device: torch.device
     keep_images: bool
@@ -98,7 +97,7 @@ def subject_of(
             surrogate=accelerated(other, probe, material.acceleration, say) if other else None,
             labels=material.test.labels.numpy(),
             logits=logits,
-            outputs=log_mean_probability(logits),
+            outputs=ensemble.combination.combine(logits),
             report=report,
             keep_images=material.keep_images,
         )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmark.attacks.bounds import Bound
+from defenses.members.doubles import in_float64
 
 TOLERANCE = 1e-6
 """How far a float32 attack may overshoot the box or an L∞ ball by rounding."""
@@ -33,7 +34,9 @@ def verify(clean: Tensor, adversarial: Tensor, bound: Bound | None) -> Verified:
     projected back, and counts if it still fools the model from there.
     """
     if adversarial.shape != clean.shape:
-        raise ValueError(f"the attack returned shape {tuple(adversarial.shape)} for images of {tuple(clean.shape)}")
+        raise ValueError(
+            f"the attack returned shape {tuple(adversarial.shape)} for images of shape {tuple(clean.shape)}"
+        )
     images = adversarial.detach().to(dtype=torch.float32, memory_format=torch.contiguous_format)
     not_finite = ~torch.isfinite(images).flatten(1).all(1)
     images = torch.where(not_finite[:, None, None, None], clean, images)
@@ -57,22 +60,24 @@ def outside(clean: Tensor, images: Tensor, bound: Bound) -> Tensor:
         return (difference.abs() > TOLERANCE).sum(1) > bound.radius
     scalars, relative = difference.shape[1], bound.radius * TOLERANCE
     if bound.norm == "l2":
-        return difference.double().norm(dim=1) > bound.radius + relative + ROUNDING * scalars**0.5
-    return difference.double().abs().sum(1) > bound.radius + relative + ROUNDING * scalars
+        far = in_float64(difference).norm(dim=1) > bound.radius + relative + ROUNDING * scalars**0.5
+    else:
+        far = in_float64(difference).abs().sum(1) > bound.radius + relative + ROUNDING * scalars
+    return far.to(clean.device)
 
 
 def project(clean: Tensor, images: Tensor, bound: Bound) -> Tensor:
     """The images moved into the ball and into [0, 1]; towards the clean image, so the box takes none out again."""
     if bound.norm == "linf":
         return torch.minimum(torch.maximum(images, clean - bound.radius), clean + bound.radius).clamp(0, 1)
-    difference = (images - clean).flatten(1).double()
+    difference = in_float64((images - clean).flatten(1))
     if bound.norm == "l2":
         inside = difference * (bound.radius / difference.norm(dim=1, keepdim=True).clamp_min(bound.radius))
     elif bound.norm == "l1":
         inside = _project_l1(difference, bound.radius)
     else:
         inside = _largest(difference, int(bound.radius))
-    return (clean + inside.view_as(clean).to(clean.dtype)).clamp(0, 1)
+    return (clean + inside.view_as(clean).to(clean)).clamp(0, 1)
 
 
 def _project_l1(difference: Tensor, radius: float) -> Tensor:
@@ -94,7 +99,7 @@ def _largest(difference: Tensor, count: int) -> Tensor:
 
 def norms(clean: Tensor, adversarial: Tensor) -> dict[str, Tensor]:
     """Size of the perturbation of each image in the usual norms."""
-    difference = (adversarial - clean).flatten(1).double()
+    difference = in_float64((adversarial - clean).flatten(1))
     return {
         "linf": difference.abs().amax(1),
         "l2": difference.norm(dim=1),

@@ -12,24 +12,35 @@ from defenses.members.subnormals import subnormals_as_zero
 MOST_THREADS = 4096
 
 
+def accelerators() -> list[torch.device]:
+    """Every device of the one kind of accelerator that PyTorch sees here: CUDA or ROCm, MPS, XPU or a plug-in's."""
+    if not torch.accelerator.is_available():
+        return []
+    kind = torch.accelerator.current_accelerator()
+    assert kind is not None
+    return [torch.device(kind.type, index) for index in range(torch.accelerator.device_count())]
+
+
 def find_device(name: str) -> torch.device:
-    """``auto`` takes a GPU when there is one."""
+    """``auto`` takes an accelerator when there is one; a type without a number is the first of its devices."""
+    there = accelerators()
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(there[0].type if there else "cpu")
+    kinds = ["auto", "cpu", *(there[0].type for _ in there[:1])]
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise BadInput(f"unknown device {name!r}; write auto, cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadInput(f"device {name!r} was asked for, but PyTorch sees no GPU here; use --device cpu")
-    if device.type not in ("cpu", "cuda"):
-        raise BadInput(f"device {name!r} is not supported; write auto, cpu or cuda")
+        raise BadInput(f"unknown device {name!r}; write {' or '.join(kinds)}") from None
+    if device.type not in kinds:
+        raise BadInput(f"PyTorch has no device {name!r} on this machine; write {' or '.join(kinds)}")
+    if device.type != "cpu" and device.index is not None and device not in there:
+        raise BadInput(f"PyTorch has no device {name!r} on this machine; write {' or '.join(map(str, there))}")
     return device
 
 
 def present(device: torch.device) -> torch.device:
     """The device, or the CPU where this machine lacks it: a cluster may have GPUs that its driver has not."""
-    return device if device.type != "cuda" or torch.cuda.is_available() else torch.device("cpu")
+    return device if device.type in ("cpu", *(one.type for one in accelerators())) else torch.device("cpu")
 
 
 def set_threads(threads: int | None, usual: Iterable[int | None] = ()) -> None:

@@ -12,15 +12,33 @@ def describe_machine() -> dict[str, str | int]:
     """Processor, cores, threads and GPUs; nothing that identifies a person or a host."""
     import torch
 
+    from benchmark.machine.devices import accelerators
+
     machine: dict[str, str | int] = {
         "system": platform.system(),
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
     }
-    for index in range(torch.cuda.device_count()):
-        machine[f"gpu{index}"] = torch.cuda.get_device_name(index)
+    for index, device in enumerate(accelerators()):
+        name = getattr(torch.get_device_module(device), "get_device_name", None)  # MPS has none
+        machine[f"gpu{index}"] = name(index) if name else device.type.upper()
     return machine
+
+
+WORKER_BYTES = 2**30
+"""Memory that a worker process is given room for: Python with PyTorch and the attack libraries takes half of it, the
+rest is for its copy of the ensemble, the images and a batch."""
+
+
+def room_for_workers(threads: int) -> int:
+    """How many processes of so many threads this process may start: by its cores, and by the memory of the machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not on every system
+        memory = cores * WORKER_BYTES
+    return max(1, min(cores // threads, memory // WORKER_BYTES))
 
 
 def _processor() -> str:

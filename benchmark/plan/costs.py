@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from benchmark.attacks.definitions import FORWARD
 from benchmark.cells.cell import Cell
-from benchmark.datasets.catalogue import DATASETS
+from benchmark.datasets.lookup import named
 
 CHECKS = FORWARD
 """What the harness adds to every image: the adversarial one is looked at, and a few of a batch twice."""
@@ -18,7 +18,7 @@ CHECKS = FORWARD
 
 def gradients(cell: Cell) -> float:
     """Gradients of the whole ensemble that an attack may take for one image; a query counts as `FORWARD`."""
-    about = DATASETS.get(cell.images.dataset)
+    about = named(cell.images.dataset)
     return cell.task.gradients(math.prod(about.shape), about.classes, cell.ensemble.members)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from benchmark.cells.store import Store
 from benchmark.datasets import installation
-from benchmark.datasets.catalogue import DATASETS
+from benchmark.datasets.lookup import find as find_dataset
 from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.finding import Trained, find, training_seconds
 from benchmark.harness.acceleration import accelerated
@@ -44,8 +44,8 @@ def forecast(request: Request) -> str:
     """The plan of a run as text, from speeds that are measured here and now."""
     check(request)
     for grid in request.preset.grids:
-        if installation.missing(DATASETS.get(grid.dataset)):
-            raise BadInput(f"a plan needs the data: adp-bench data fetch {grid.dataset}")
+        if installation.missing(find_dataset(grid.dataset)):
+            raise BadInput(f"--plan needs the dataset; run adp-bench data fetch {grid.dataset}")
     device = present(request.device)
     missing: dict[EnsembleRequest, Training] = {}
 
@@ -53,7 +53,7 @@ def forecast(request: Request) -> str:
         trained = find(wanted)
         if trained is None:
             trained = _untrained(wanted)
-            seconds = _training(replace(wanted, seed=0), device.type)
+            seconds = _training(replace(wanted, seed=0), str(device))
             missing[wanted] = Training(trained.label, wanted.dataset, wanted.seed, seconds)
         return trained
 
@@ -62,7 +62,7 @@ def forecast(request: Request) -> str:
     speeds: dict[tuple[str, str, int], float] = {}
     rows: list[tuple[str, ...]] = []
     total = seconds = 0.0
-    done = 0
+    done = unknown = 0
     for part in parts:
         origin = part.trained.provenance
         place = (part.grid.dataset, origin.network, origin.members)
@@ -72,40 +72,46 @@ def forecast(request: Request) -> str:
                 continue
             if place not in speeds:
                 speeds[place] = gradients_per_second(part.trained.ensemble, part.grid, device, request.acceleration)
+            seed = f"seed {cell.conditions.seed}" if len(request.seeds) > 1 else ""
+            if not all(named.attack.cost_known for named in cell.task.attacks):
+                unknown += 1
+                rows.append((cell.images.dataset, cell.title, seed, f"{cell.images.samples}", *["unknown"] * 3))
+                continue
             whole = work(cell, part.cells)
             each = gradients(cell) if whole else 0
             total += whole
             seconds += whole / speeds[place]
-            seed = f"seed {cell.conditions.seed}" if len(request.seeds) > 1 else ""
             numbers = (f"{cell.images.samples}", f"{each:,.0f}", f"{whole:,.0f}", clock(whole / speeds[place]))
             rows.append((cell.images.dataset, cell.title, seed, *numbers))
     lines = _aligned([("dataset", "cell", "", "images", "gradients each", "in all", "time"), *rows])
     lines += ["", *left_out(request)]
     if missing:
-        lines += ["", "to be trained first:"]
+        lines += ["", "to train first:"]
         trainings = missing.values()
         lines += _aligned(
             [(f"  {one.label}", one.dataset, f"seed {one.seed}", clock(one.seconds)) for one in trainings]
         )
     lines.append("")
     for (dataset, network, members), speed in speeds.items():
-        where = "one GPU" if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
+        where = f"CPU, threads: {torch.get_num_threads()}" if device.type == "cpu" else f"one device, {device.type}"
         lines.append(f"measured here: {members} × {network} on {dataset}: {speed:,.0f} gradients/s ({where})")
     if request.device != device:
-        lines.append("there is no GPU here: times are those of this machine's CPU")
+        lines.append("this machine has no GPU: the times are for its CPU")
     training = sum(one.seconds for one in missing.values())
-    finished = f", {done} more are done already" if done else ""
+    finished = f", {done} more are already done" if done else ""
     lines += [
         f"{len(rows)} cells to run{finished}: {total:,.0f} gradients of one image, {clock(seconds)}; "
-        f"training: {len(missing)} ensembles, {clock(training)}; in all {clock(seconds + training)}",
-        "an upper bound: attacks that stop early, and stages of the strong tier after an image is fooled, cost less",
+        f"training: {len(missing)} ensembles, {clock(training)}; in total {clock(seconds + training)}",
+        "this is an upper bound: some attacks stop early, and tier strong skips images that are already fooled",
     ]
+    if unknown:
+        lines.append(f"not included: {unknown} cells of attacks with unknown cost")
     return "\n".join(lines)
 
 
 def gradients_per_second(ensemble: Ensemble, grid: Grid, device: torch.device, acceleration: str) -> float:
     """Gradients of an image that the ensemble gives in a second: the best of three batches."""
-    shape = DATASETS.get(grid.dataset).shape
+    shape = find_dataset(grid.dataset).shape
     size = min(grid.batch_size, MEASURED)
     images = torch.rand(size, *shape, generator=torch.Generator().manual_seed(0)).to(device)
     times = []
@@ -131,7 +137,7 @@ def _untrained(wanted: EnsembleRequest) -> Trained:
     ensemble = build_ensemble(wanted.canonical_network, wanted.members, about.shape, about.classes)
     provenance = Provenance(
         defense=named.text,
-        dataset=wanted.dataset,
+        dataset=about.name,
         network=wanted.canonical_network,
         members=wanted.members,
         shape=about.shape,

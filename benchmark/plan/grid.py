@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from benchmark.attacks import NamedAttack
 from benchmark.attacks.bounds import Bound
+from benchmark.datasets.lookup import find, is_own
 from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.evaluations.blackbox import BlackBoxSection
 from benchmark.evaluations.clean import CleanSection
@@ -14,6 +16,7 @@ from benchmark.evaluations.task import Choice, Section
 from benchmark.evaluations.whitebox import WhiteBoxSection
 from benchmark.evaluations.worst_case import bounds_of
 from benchmark.harness.tiers import Tier, check_tier
+from benchmark.plan.labels import read_labels
 from defenses.errors import BadInput
 
 if TYPE_CHECKING:
@@ -34,10 +37,12 @@ class Grid:
     recipe: str
     batch_size: int
     sections: tuple[Section, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What to call a defense in tables, by its spec, where the user said so."""
 
-    def ensemble(self, spec: str, seed: int, trust: bool = False) -> EnsembleRequest:
+    def ensemble(self, spec: str, seed: int, trust: bool = False, accept_changed: bool = False) -> EnsembleRequest:
         """The ensemble of a defense in this grid."""
-        return EnsembleRequest(spec, self.dataset, self.network, self.members, self.recipe, seed, trust)
+        return EnsembleRequest(spec, self.dataset, self.network, self.members, self.recipe, seed, trust, accept_changed)
 
     def section(self, kind: type[Some]) -> Some | None:
         """The section of a kind, if the grid has it."""
@@ -61,16 +66,23 @@ class Wish:
 
     tiers: tuple[str, ...] = ()
     defenses: tuple[str, ...] = ()
+    """Specs, each with or without a label before it."""
     attacks: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
-    """Only these datasets of the preset."""
+    """Only these datasets of the preset, or the user's own instead."""
     batch_size: int | None = None
+    network: str = ""
+    members: int | None = None
     surrogate: str | None = None
     """``none`` leaves black-box attacks out."""
 
 
 def narrow(preset: Preset, wish: Wish) -> Preset:
     """The preset with other tiers, defenses or attacks than its own, where any are given."""
+    if wish.batch_size is not None and not 1 <= wish.batch_size < 2**31:
+        raise BadInput(f"--batch-size is {wish.batch_size}; it must lie between 1 and {2**31 - 1}")
+    own = [spec for spec in wish.datasets if is_own(spec)]
+    preset = replace(preset, grids=tuple(_grids_on(preset, own))) if own else preset
     held = list(dict.fromkeys(grid.dataset for grid in preset.grids))
     for name in wish.datasets:
         if name not in held:
@@ -78,14 +90,30 @@ def narrow(preset: Preset, wish: Wish) -> Preset:
     grids = [_narrowed(grid, wish) for grid in preset.grids if not wish.datasets or grid.dataset in wish.datasets]
     if wish.surrogate not in (None, "none") and not any(grid.section(BlackBoxSection) for grid in grids):
         raise BadInput(
-            f"--surrogate is for black-box attacks, and preset {preset.name!r} makes none here; choose a "
-            "preset that has them, without --attack where it also has white-box rows"
+            f"--surrogate needs black-box attacks, but preset {preset.name!r} has none here; choose a "
+            "preset with black-box attacks, and omit --attack"
         )
     if "strong" in wish.tiers and not any(grid.strong_bounds for grid in grids):
-        raise BadInput(f"tier strong attacks at the eps of L∞ rows, and preset {preset.name!r} has none; choose others")
+        raise BadInput(
+            f"tier strong needs an attack with a bound in L∞, L2 or L1, but preset {preset.name!r} has none; "
+            "choose another preset, or name an attack with a bound, such as --attack 'pgd(eps=0.01)'"
+        )
     if wish.attacks and not any(_attacks(grid) for grid in grids):
-        raise BadInput(f"preset {preset.name!r} attacks nothing, so no attack can be chosen; leave --attack out")
+        raise BadInput(f"preset {preset.name!r} has no attacks; omit --attack")
     return replace(preset, grids=tuple(grids))
+
+
+def _grids_on(preset: Preset, own: list[str]) -> Iterator[Grid]:
+    """The grids of a preset, and those that the user's datasets have instead: what it does with images like theirs."""
+    yield from preset.grids
+    for spec in own:
+        about = find(spec)
+        alike = [grid for grid in preset.grids if find(grid.dataset).look == about.look]
+        first = (alike or preset.grids)[0].dataset
+        for grid in preset.grids:
+            if grid.dataset == first:
+                usual = grid.network == find(first).network
+                yield replace(grid, dataset=spec, network=about.network if usual else grid.network)
 
 
 def _attacks(grid: Grid) -> bool:
@@ -101,10 +129,14 @@ def _narrowed(grid: Grid, wish: Wish) -> Grid:
         surrogate=wish.surrogate,
     )
     found = (section.narrow(choice) for section in grid.sections)
+    defenses, labels = read_labels(wish.defenses) if wish.defenses else (grid.defenses, grid.labels)
     return replace(
         grid,
         tiers=tuple(check_tier(tier) for tier in wish.tiers) or grid.tiers,
-        defenses=tuple(dict.fromkeys(wish.defenses)) or grid.defenses,
+        defenses=defenses,
+        labels=labels,
+        network=wish.network or grid.network,
+        members=grid.members if wish.members is None else wish.members,
         batch_size=wish.batch_size or grid.batch_size,
         sections=tuple(section for section in found if section is not None),
     )

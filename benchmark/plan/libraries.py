@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, replace
 
 from benchmark.attacks import ATTACKS, NamedAttack, library_version, parse_attack
-from benchmark.datasets.catalogue import DATASETS
+from benchmark.datasets.lookup import find
 from benchmark.evaluations.task import Amount
 from benchmark.evaluations.whitebox import Row, WhiteBoxSection
 from benchmark.plan.grid import Grid
+from benchmark.plan.labels import read_labels
 from benchmark.plan.presets import Preset
 from defenses import specs
 from defenses.errors import BadInput
@@ -90,7 +91,7 @@ PROGRAMS: dict[Look, Program] = {"tiny": _DIGITS, "grey": _MNIST, "colour": _CIF
 
 def crosscheck_preset(dataset: str, defense: str, asked: list[str], samples: int | None = None) -> Preset:
     """Every attack that several libraries have, or those asked for, through each of them, in tier strict."""
-    about = DATASETS.get(dataset)
+    about = find(dataset)
     program = PROGRAMS[about.look]
     shared = _shared(program)
     attacks = dict(_asked(text, shared, program) for text in asked) if asked else shared
@@ -100,9 +101,12 @@ def crosscheck_preset(dataset: str, defense: str, asked: list[str], samples: int
         for named, images in attacks.items()
         for one in every_library(named)
     )
+    defenses, labels = read_labels([defense])
+    _refuse_alone([row.named for row in rows])
     grid = Grid(
         dataset=dataset,
-        defenses=(defense,),
+        defenses=defenses,
+        labels=labels,
         tiers=("strict",),
         members=3,
         network=about.network,
@@ -114,26 +118,39 @@ def crosscheck_preset(dataset: str, defense: str, asked: list[str], samples: int
 
 
 def every_library(named: NamedAttack) -> list[NamedAttack]:
-    """The attack at its setting in each library that has it, the default first."""
+    """The attack at its setting in each library that can run it so, the default first; one named in full is alone."""
+    if named.attack.named_in_full:
+        return [named]
     first = named.attack.usual_library
     return [
         replace(named, library=name, version=library_version(name))
         for name in dict.fromkeys([first, *named.attack.backends])
+        if not named.attack.refusal(name)
     ]
+
+
+def _refuse_alone(attacks: list[NamedAttack]) -> None:
+    """An attack that is named in full is compared with the first one within its bound."""
+    for named in attacks:
+        beside = [one for one in attacks if one != named and one.bound == named.bound]
+        if named.attack.named_in_full and not beside:
+            bound = f"within {named.bound}" if named.bound else "without a bound"
+            raise BadInput(f"{named.text} has no attack to compare with; add another --attack {bound}")
 
 
 def remarks(dataset: str, samples: int | None) -> tuple[str, ...]:
     """What to know before everything is run: what is left out, and how long it takes."""
     missing = [
-        f"{name} has no setting for {dataset}: ask with --attack '{name}(…)'" for name in without_setting(dataset)
+        f"{name} has no default setting for {dataset}: choose one with --attack '{name}(…)'"
+        for name in without_setting(dataset)
     ]
-    time = f"everything on {dataset} takes about {PROGRAMS[DATASETS.get(dataset).look].minutes:g} minutes on one core"
+    time = f"everything on {dataset} takes about {PROGRAMS[find(dataset).look].minutes:g} minutes on one core"
     return (*missing, time) if samples is None else tuple(missing)
 
 
 def without_setting(dataset: str) -> list[str]:
     """Attacks of several libraries that nothing is known about here: they run when a full spec asks for them."""
-    known = {named.name for named in _shared(PROGRAMS[DATASETS.get(dataset).look])}
+    known = {named.name for named in _shared(PROGRAMS[find(dataset).look])}
     return [name for name in ATTACKS.targets() if len(ATTACKS.get(name).backends) > 1 and name not in known]
 
 
@@ -155,13 +172,20 @@ def _asked(text: str, shared: dict[NamedAttack, int], program: Program) -> tuple
     own = {named.name: (named, samples) for named, samples in shared.items()}
     if text in own:
         return own[text]
+    if ":" in text.partition("(")[0]:  # of a library by its own name, or of a file
+        return parse_attack(text), program.samples
     name, at, library = specs.parse(text, "attack").name.partition("@")
     if at:
-        raise BadInput(f"attack {text!r} names a library, but each is run; write {text.replace(at + library, '', 1)}")
+        raise BadInput(
+            f"attack {text!r} names a library, but every library is run; write {text.replace(at + library, '', 1)}"
+        )
     libraries = list(ATTACKS.get(name).backends)
+    if len(libraries) > 1:  # of those, some lack the setting
+        named = parse_attack(text)
+        libraries = [one.library for one in every_library(named)]
     if len(libraries) == 1:
         raise BadInput(
-            f"attack {name!r} has one library, {libraries[0]}: there is nothing to check it against; "
-            f"with several: {', '.join(own)}"
+            f"attack {text!r} exists only in {libraries[0]}, so there is nothing to compare; "
+            f"attacks of several libraries: {', '.join(own)}"
         )
-    return parse_attack(text), own[name][1] if name in own else program.samples
+    return named, own[name][1] if name in own else program.samples

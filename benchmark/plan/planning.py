@@ -10,24 +10,32 @@ from typing import Any
 from benchmark import datasets
 from benchmark.attacks import NamedAttack
 from benchmark.cells.cell import Cell, Conditions, EnsembleFacts, TestImages
-from benchmark.datasets.catalogue import DATASETS
 from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.finding import Trained, load_outside
+from benchmark.ensembles.folders import locate
+from benchmark.ensembles.training import require_training_part
 from benchmark.evaluations import TASKS
 from benchmark.evaluations.blackbox import BlackBoxSection
 from benchmark.evaluations.task import Setting
 from benchmark.evaluations.worst_case import WorstCase, WorstCaseSection, remark
 from benchmark.harness.tiers import TIERS
 from benchmark.plan.grid import Grid
+from benchmark.plan.labels import LabelledColumn, canonical
 from benchmark.plan.presets import Preset
 from benchmark.plan.published import published_accuracy
 from benchmark.plan.run_request import Request, whole
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import is_checkpoint
 from defenses.errors import BadInput
+from defenses.members.networks import canonical_network, check_network
+from defenses.training.convergence import doubts
+from defenses.user_functions import is_in_file
 
 SURROGATE_SEED = 1000
 """Added to the seed of the defenses for the surrogate of black-box attacks."""
+
+PAPER_NETWORK = "resnet20"
+"""The network behind every number of the paper's tables."""
 
 FindEnsemble = Callable[[EnsembleRequest], Trained]
 
@@ -48,39 +56,65 @@ def check(request: Request) -> None:
     for seed in request.seeds:
         if not 0 <= seed < 2**31:
             raise BadInput(f"seed is {seed}; it must lie between 0 and {2**31 - 1}")
+    _check_columns(request)
+    _check_names(request.preset)
     for grid in request.preset.grids:
-        about = DATASETS.get(grid.dataset)
+        about = datasets.find(grid.dataset)
+        check_network(grid.ensemble("baseline", 0).canonical_network, about.shape, about.classes)
         surrogate = request.surrogate if grid.section(BlackBoxSection) else None
         for spec in (*grid.defenses, *([surrogate] if surrogate else [])):
             if is_checkpoint(spec):
-                load_outside(spec, grid.dataset, request.trust)
+                load_outside(spec, about, request.trust, grid.network)
             else:
                 parse_defense(spec).defense.check(grid.members, about.classes)
+                require_training_part(about)
         if surrogate in grid.defenses:
             raise BadInput(f"{surrogate} cannot be its own surrogate; choose another --surrogate, or none")
         for section in grid.sections:
             for named in section.attacks:
                 named.check_classes(about.classes)
         if isinstance(request.samples, int) and request.samples > about.sizes[1]:
-            raise BadInput(f"samples is {request.samples}; {grid.dataset} has {about.sizes[1]} test images")
+            raise BadInput(f"samples is {request.samples}; {about.name} has {about.sizes[1]} test images")
+
+
+def _check_names(preset: Preset) -> None:
+    """Refuse two datasets of one name: a table could not tell them apart."""
+    found: dict[str, str] = {}
+    for spec in dict.fromkeys(grid.dataset for grid in preset.grids):
+        name = datasets.find(spec).name
+        if name in found:
+            raise BadInput(f"{found[name]} and {spec} have the same name, {name}; rename one of them")
+        found[name] = spec
+
+
+def _check_columns(request: Request) -> None:
+    """Refuse labels that two ensembles share, and ensembles with two labels."""
+    columns: list[LabelledColumn] = []
+    for grid in request.preset.grids:
+        for spec in grid.defenses:
+            column = LabelledColumn.of(grid, spec)
+            for other in columns:
+                column.check_beside(other)
+            columns.append(column)
+    if request.surrogate_label in {column.label for column in columns}:
+        raise BadInput(f"{request.surrogate_label!r} is a defense of the run; give the surrogate another label")
 
 
 def assemble(request: Request, asked: list[Cell], find: FindEnsemble) -> list[Work]:
     """Every ensemble of a request with its cells, each cell once; ``asked`` are the cells of the folder so far."""
-    labels = {cell.ensemble.defense: cell.ensemble.spec for cell in asked}
+    labels = {(cell.images.dataset, cell.ensemble.defense): cell.ensemble.spec for cell in asked}
+    for grid in request.preset.grids:
+        _check_labels(grid, labels)
     cells: dict[Cell, None] = {}
     work = []
     for grid in request.preset.grids:
         data = datasets.load(grid.dataset)
         for seed in request.seeds:
             for spec in grid.defenses:
-                trained = find(grid.ensemble(spec, seed, request.trust))
-                names = chain((trained.label, trained.spec), (f"{trained.label} ({n})" for n in count(2)))
-                label = next(name for name in names if labels.get(name, trained.spec) == trained.spec)
-                labels[label] = trained.spec  # two models of one name have a column each
-                trained = replace(trained, label=label)
+                trained = find(grid.ensemble(spec, seed, request.trust, request.accept_changed))
+                trained = replace(trained, label=_label(grid, spec, trained, labels))
                 surrogate = _surrogate(request, grid, seed, find)
-                if surrogate and surrogate.provenance.weights_sha256 == trained.provenance.weights_sha256:
+                if surrogate and surrogate.provenance.identity == trained.provenance.identity:
                     raise BadInput(f"{trained.label} cannot be its own surrogate; choose another --surrogate, or none")
                 planned = plan_cells(grid, trained, request, seed, data.checksum, surrogate)
                 fresh = [cell for cell in planned if cell not in cells]
@@ -89,13 +123,49 @@ def assemble(request: Request, asked: list[Cell], find: FindEnsemble) -> list[Wo
     return work
 
 
-def _surrogate(request: Request, grid: Grid, seed: int, find: FindEnsemble) -> Trained | None:
+def _label(grid: Grid, spec: str, trained: Trained, labels: dict[tuple[str, str], str]) -> str:
+    """What a column is called: as the user said, or by the ensemble's own name; two models of one name have two."""
+    own = chain((trained.label, trained.spec), (f"{trained.label} ({n})" for n in count(2)))
+    free = (name for name in own if labels.get((grid.dataset, name), trained.spec) == trained.spec)
+    label = grid.labels.get(spec) or next(free)
+    labels[grid.dataset, label] = trained.spec
+    return label
+
+
+def _check_labels(grid: Grid, taken: dict[tuple[str, str], str]) -> None:
+    """Refuse a label that the folder has for another defense, unless that one is asked for now, under its new name."""
+    asked = set(map(canonical, grid.defenses))
+    for spec, label in grid.labels.items():
+        holder = taken.get((grid.dataset, label), canonical(spec))
+        if holder not in asked:
+            raise BadInput(f"{label!r} is {holder} in this folder, not {spec}; choose another label, or another --out")
+
+
+def missing(request: Request) -> list[EnsembleRequest]:
+    """The ensembles of a request that are not trained yet, each once."""
+    wanted: dict[EnsembleRequest, None] = {}
+    for grid in request.preset.grids:
+        for seed in request.seeds:
+            asked = [grid.ensemble(spec, seed, request.trust, request.accept_changed) for spec in grid.defenses]
+            wanted |= dict.fromkeys([*asked, *filter(None, [_surrogate_request(request, grid, seed)])])
+    return [one for one in wanted if not is_checkpoint(one.defense) and locate(one) is None]
+
+
+def _surrogate_request(request: Request, grid: Grid, seed: int) -> EnsembleRequest | None:
     """What black-box attacks are made on: a baseline by an attacker who knows all but the weights, unless told."""
     if grid.section(BlackBoxSection) is None:
         return None
     if request.surrogate is None:
-        return find(grid.ensemble("baseline", seed + SURROGATE_SEED))
-    return find(grid.ensemble(request.surrogate, seed, request.trust))
+        return grid.ensemble("baseline", seed + SURROGATE_SEED)
+    return grid.ensemble(request.surrogate, seed, request.trust, request.accept_changed)
+
+
+def _surrogate(request: Request, grid: Grid, seed: int, find: FindEnsemble) -> Trained | None:
+    wanted = _surrogate_request(request, grid, seed)
+    if wanted is None:
+        return None
+    found = find(wanted)
+    return replace(found, label=request.surrogate_label or found.label) if request.surrogate else found
 
 
 def plan_cells(
@@ -104,15 +174,25 @@ def plan_cells(
     """The cells of one ensemble, section by section."""
     origin = trained.provenance
     facts = EnsembleFacts(
-        trained.label, trained.spec, origin.members, origin.network, trained.training, origin.weights_sha256
+        trained.label,
+        trained.spec,
+        origin.members,
+        origin.network,
+        trained.training,
+        origin.identity,
+        doubts(origin),
     )
     conditions = Conditions(seed, grid.batch_size, request.device.type, request.acceleration)
-    about = DATASETS.get(grid.dataset)
+    about = datasets.find(grid.dataset)
     size = about.sizes[1]
     in_paper = "" if is_checkpoint(trained.spec) else parse_defense(trained.spec).label  # whatever its column is called
 
     def published(named: NamedAttack | None, classifier: str) -> float | None:
-        return published_accuracy(grid.dataset, origin.members, named, classifier, in_paper)
+        if not in_paper or is_in_file(origin.network):  # a file that a checkpoint names is not run
+            return None
+        if canonical_network(origin.network) != canonical_network(PAPER_NETWORK):
+            return None
+        return published_accuracy(about.name, origin.members, named, classifier, in_paper)
 
     setting = Setting(
         members=origin.members,
@@ -122,12 +202,12 @@ def plan_cells(
         images=lambda amount: request.images(amount, size),
         test_size=size,
         published=published,
-        surrogate=surrogate.provenance.weights_sha256 if surrogate else None,
+        surrogate=surrogate.provenance.identity if surrogate else None,
     )
     cells = []
     for section in grid.sections:
         for planned in section.plan(setting):
-            images = TestImages(grid.dataset, checksum, planned.samples)
+            images = TestImages(about.name, checksum, planned.samples, request.taken)
             here = replace(conditions, batch_size=planned.samples) if planned.whole else conditions
             cells.append(Cell(facts, planned.task, images, here, planned.published))
     return cells
@@ -137,9 +217,9 @@ def left_out(request: Request) -> list[str]:
     """What a CPU run leaves out of the full sample counts, and attacks without enough classes, in words."""
     lines = []
     for grid in request.preset.grids:
-        about = DATASETS.get(grid.dataset)
+        about = datasets.find(grid.dataset)
         size = about.sizes[1]
-        lines += [f"{grid.dataset}: {words}" for words in _remarks(grid, about.classes)]
+        lines += [f"{about.name}: {words}" for words in _remarks(grid, about.classes)]
         short: dict[tuple[int, int], list[str]] = {}
         for section in grid.sections:
             if isinstance(section, WorstCaseSection) and not grid.strong_bounds:
@@ -151,8 +231,8 @@ def left_out(request: Request) -> list[str]:
                     names.append(name)
         for (chosen, full), names in short.items():
             if names:
-                which = f"{grid.dataset}: {', '.join(names)}"
-                lines.append(f"{which} on the first {chosen} images instead of {full} (--samples all)")
+                which = f"{about.name}: {', '.join(names)}"
+                lines.append(f"{which} on the first {chosen} of {full} images; --samples all takes every one")
     return lines
 
 
@@ -174,18 +254,18 @@ def order_cells(cells: list[Cell], preset: Preset) -> list[Cell]:
 
     attacks = [named for grid in preset.grids for section in grid.sections for named in section.attacks]
     for grid in preset.grids:
-        rank("dataset", grid.dataset)
+        rank("dataset", datasets.find(grid.dataset).name)
     for evaluation in TASKS:
         rank("evaluation", evaluation)
     for named in attacks:
         rank("attack", named.name)
-        rank("row", (named.name, named.attack.parameters))
+        rank("row", (named.name, named.parameters))
         rank("bound", named.bound)
     for tier in TIERS:
         rank("tier", tier)
-    for spec in dict.fromkeys(spec for grid in preset.grids for spec in grid.defenses):
-        if not is_checkpoint(spec):
-            rank("defense", parse_defense(spec).label)
+        for spec in grid.defenses:
+            if spec in grid.labels or not is_checkpoint(spec):
+                rank("defense", grid.labels.get(spec) or parse_defense(spec).label)
 
     def place(cell: Cell) -> list[int]:
         task = cell.task

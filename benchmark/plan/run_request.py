@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmark.cells.cell import Order
 from benchmark.evaluations.task import Amount
+from benchmark.findings.decisions import Until
 from benchmark.plan.presets import Preset
 
 if TYPE_CHECKING:
@@ -32,10 +34,25 @@ class Request:
     """Defense spec or checkpoint of the ensemble that black-box attacks are made on."""
     trust: bool = False
     """Whether models from outside may be programs, which can run code when they are loaded."""
+    accept_changed: bool = False
+    """Whether to evaluate ensembles that another version of a defense's file trained."""
     refusals: bool = False
     """A setting that a library cannot honour is a row that says so, not the end of the run."""
+    surrogate_label: str = ""
+    """What to call it, where the user said so."""
+    order: Preset | None = None
+    """The preset before it was narrowed: cells stand in its order."""
+    until: Until | None = None
+    """When to stop early; images then come in random order."""
+    figures: str = ""
+    """A kind of file that figures are written as, beside SVG and PNG."""
     remarks: tuple[str, ...] = ()
     """Lines to say before the first cell."""
+
+    @property
+    def taken(self) -> Order:
+        """In which order test images are taken."""
+        return "shuffled" if self.until else "file"
 
     def images(self, amount: Amount, test_size: int) -> int:
         """How many of the first test images to take."""

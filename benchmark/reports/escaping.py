@@ -11,6 +11,21 @@ from benchmark.machine.terminal import visible
 
 # --- LaTeX ---
 
+SYMBOLS = {
+    **{
+        letter: f"\\{name}"
+        for letter, name in zip("αβγδκλτ", ["alpha", "beta", "gamma", "delta", "kappa", "lambda", "tau"], strict=True)
+    },
+    "ε": "\\varepsilon",
+    "±": "\\pm",
+    "−": "-",
+    "·": "\\cdot",
+    "×": "\\times",
+    "≤": "\\leq",
+    "∞": "\\infty",
+    "†": "^{\\dagger}",
+}
+"""Signs that stand in formulas."""
 LATEX = {
     "\\": "\\textbackslash{}",
     "^": "\\textasciicircum{}",
@@ -18,7 +33,9 @@ LATEX = {
     "<": "\\textless{}",
     ">": "\\textgreater{}",
     "|": "\\textbar{}",
-    "±": "$\\pm$",
+    **{sign: f"${command}$" for sign, command in SYMBOLS.items()},
+    "–": "--",
+    "…": "\\dots{}",
     **{sign: f"\\{sign}" for sign in "_%&#${}"},
     **{sign: f"{{{sign}}}" for sign in "[]*"},  # at the start of a row, the end of the row before would take them
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -11,6 +12,7 @@ from benchmark.cells.store import Store
 from benchmark.findings.rows import summarise
 from benchmark.harness.records import Span
 from benchmark.harness.subject import Material
+from benchmark.harness.tiers import as_strict
 from benchmark.run.display import RunDisplay
 from benchmark.run.executors import Batch, Failure, Outcome
 from defenses.errors import BadInput
@@ -25,6 +27,8 @@ class Ledger:
         self.parts: dict[Cell, dict[Span, pd.DataFrame]] = {}
         """Finished batches of the cells under way."""
         self.failed: set[Cell] = set()
+        self.followers: dict[Cell, Cell] = {}
+        """Cells of tier strict that take their records from a cell of tier paper which is under way."""
 
     def batches(self, work: Iterable[tuple[Material, list[Cell]]]) -> Iterator[Batch]:
         """Cell by cell, what the store does not have; of a cell that failed, nothing more."""
@@ -35,6 +39,9 @@ class Ledger:
                 finished = self.store.batches(cell, self.keep_images)
                 self.parts[cell] = {span: finished[span] for span in wanted if span in finished}
                 self._close_if_complete(cell)
+                if cell.paper_twin in self.parts and cell in self.parts and not self.keep_images:
+                    self.followers[cell.paper_twin] = cell
+                    continue
                 for span in wanted:
                     if span not in finished and cell not in self.failed:
                         yield Batch(material, cell, span)
@@ -50,6 +57,8 @@ class Ledger:
         if cell not in self.failed:
             self.parts[cell][span] = outcome.result
             self._close_if_complete(cell)
+        if cell in self.followers:
+            self.take(Outcome(replace(outcome.batch, cell=self.followers[cell]), as_strict(outcome.result)))
 
     def _fail(self, cell: Cell, failure: Failure) -> None:
         if failure.refused and not self.refusals:
@@ -59,6 +68,8 @@ class Ledger:
             self.parts.pop(cell)
             self.store.write_failure(cell, str(failure))
             self.display.failed(cell, str(failure))
+            if cell in self.followers:
+                self._fail(self.followers[cell], failure)
 
     def _close_if_complete(self, cell: Cell) -> None:
         parts = self.parts[cell]

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from benchmark import datasets
-from benchmark.cells.cell import Cell
+from benchmark.cells.cell import Cell, rows_in
 from benchmark.cells.store import Store
 from benchmark.ensembles.finding import Trained
 from benchmark.ensembles.folders import ENSEMBLES, references
@@ -27,9 +27,12 @@ def check_kept(store: Store, cell: Cell, given: Sequence[Trained] = ()) -> tuple
     expected = records.index[records["attacked"] & ~records["correct"]]
     complaints = []
     if list(index) != list(expected):
-        complaints.append(f"{len(index)} images are kept where the records have {len(expected)} successes")
-    test = datasets.load(cell.images.dataset).test
-    rows = torch.from_numpy(index.copy())
+        complaints.append(f"{len(index)} images are saved, but the records have {len(expected)} successful attacks")
+    data = datasets.load_named(cell.images.dataset)
+    if data.checksum != cell.images.checksum:
+        return len(index), [f"{data.name} has changed: the run used other images"]
+    test = data.test
+    rows = torch.from_numpy(rows_in(cell.images.order, len(test))[index])
     clean, images = test.images()[rows], torch.from_numpy(pixels.copy())
     if not torch.isfinite(images).all() or (images.numel() and not (images.min() >= 0 and images.max() <= 1)):
         complaints.append("some images are outside [0, 1]")
@@ -56,13 +59,17 @@ def find_weights(cell: Cell, given: Sequence[Trained]) -> Ensemble:
     """
     facts = cell.ensemble
     for trained in given:
-        if trained.provenance.weights_sha256 == facts.weights:
+        if trained.provenance.identity == facts.weights:
             return trained.ensemble
+    return trained_with(facts.weights, facts.defense).ensemble
+
+
+def trained_with(weights: str, name: str) -> Trained:
+    """The ensemble here that has these weights, by their sha256; ``name`` is only said."""
     for root in (*references(), ENSEMBLES):
         for path in sorted(Path(root).rglob(FILE_NAME)):
             with contextlib.suppress(BadInput):  # a checkpoint that is damaged is not this one
-                if read_provenance(path).weights_sha256 == facts.weights:
-                    return load_checkpoint(path)
-    raise BadInput(
-        f"no ensemble here has the weights of {facts.defense}, {facts.weights[:16]}…; name the model with --model"
-    )
+                provenance = read_provenance(path)
+                if provenance.identity == weights:
+                    return Trained(name, str(path), load_checkpoint(path), provenance)
+    raise BadInput(f"no ensemble was found with the weights of {name}, {weights[:16]}…; give the model with --model")

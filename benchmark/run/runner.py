@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
-from benchmark.cells.cell import Cell
+from benchmark.cells.cell import Cell, TestImages
 from benchmark.cells.store import Store
 from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.finding import Trained, find_or_train
@@ -15,14 +15,15 @@ from benchmark.evaluations.whitebox import LOOKED_AT
 from benchmark.harness.subject import Material
 from benchmark.machine.devices import present
 from benchmark.machine.hardware import commit, describe_machine
-from benchmark.plan.planning import Work, assemble, check, left_out, order_cells
-from benchmark.plan.presets import load_preset, preset_names
+from benchmark.plan.planning import Work, assemble, check, left_out, missing, order_cells
 from benchmark.plan.run_request import Request
 from benchmark.reports import write_report
 from benchmark.run.display import RunDisplay
 from benchmark.run.executors import Executor
 from benchmark.run.executors.local import Local
 from benchmark.run.ledger import Ledger
+from benchmark.run.looks import Looks
+from benchmark.run.materials import material_of, taken
 from defenses.checkpoints import versions
 from defenses.errors import RunFailed
 
@@ -31,7 +32,7 @@ def run(
     request: Request,
     display: RunDisplay,
     executor: Executor | None = None,
-    finish: Callable[[Store], None] = lambda store: None,
+    finish: Callable[[Store, list[Work]], None] = lambda store, work: None,
 ) -> Store:
     """Run every cell that is not there yet, then ``finish``, then write tables and report."""
     store = Store(request.out)
@@ -42,22 +43,37 @@ def run(
 
 
 def _run(
-    request: Request, store: Store, display: RunDisplay, executor: Executor, finish: Callable[[Store], None]
+    request: Request,
+    store: Store,
+    display: RunDisplay,
+    executor: Executor,
+    finish: Callable[[Store, list[Work]], None],
 ) -> Store:
-    where = present(request.device).type
+    where = str(present(request.device))
 
     def find(wanted: EnsembleRequest) -> Trained:
         return find_or_train(wanted, where, display.say)
 
+    executor.train(missing(request), present(request.device), display)
     work = assemble(request, store.asked(), find)
+    looks = Looks(store, request, work, request.until) if request.until else None
+    if looks:
+        work = looks.so_far()
     cells = [cell for part in work for cell in part.cells]
-    surrogates = {part.surrogate.provenance.weights_sha256: part.surrogate for part in work if part.surrogate}
-    outdated = _write_manifest(store, request, cells, surrogates)
+    surrogates = {part.surrogate.provenance.identity: part.surrogate for part in work if part.surrogate}
+    names = {part.data.name: list(part.data.class_names) for part in work if part.data.class_names}
+    outdated = _write_manifest(store, request, cells, surrogates, names)
     for part in work:
-        first = part.data.test.images(slice(0, LOOKED_AT))
-        store.write_clean_pictures(part.data.checksum, first.numpy())
+        shown = TestImages(part.data.name, part.data.checksum, LOOKED_AT, request.taken)
+        store.write_clean_pictures(shown, taken(part, request, LOOKED_AT).images().numpy())
     for line in store.set_aside_damaged(cells):
         display.say(line)
+    if looks:
+        looks.keep()
+        looks.go(display)
+        work = looks.so_far()
+        cells = [cell for part in work for cell in part.cells]
+        _write_manifest(store, request, cells, surrogates, names)
     open_cells = [cell for cell in cells if not store.has(cell, request.keep_images)]
     display.start(open_cells, cells)
     for line in (*request.remarks, *left_out(request), *outdated):
@@ -70,13 +86,13 @@ def _run(
         for outcome in outcomes:
             ledger.take(outcome)
     try:
-        finish(store)
+        finish(store, work)
     finally:  # what was measured is not lost
         display.say("writing tables and figures")
-        display.finish(store, write_report(store, display.writing))
+        display.finish(store, write_report(store, display.writing, request.figures))
     if ledger.failed:
         words = f"{len(ledger.failed)} of {len(cells)} cells failed"
-        raise RunFailed(f"{words}; {store.folder / 'table.csv'} says which and why")
+        raise RunFailed(f"{words}; {store.folder / 'table.csv'} lists them with the reasons")
     return store
 
 
@@ -85,59 +101,65 @@ def _open_work(store: Store, request: Request, work: list[Work]) -> Iterator[tup
     for part in work:
         cells = [cell for cell in part.cells if not store.has(cell, request.keep_images)]
         if cells:
-            material = Material(
-                ensemble=part.trained.ensemble,
-                surrogate=part.surrogate.ensemble if part.surrogate else None,
-                test=part.data.test.subset(slice(0, max(cell.images.samples for cell in cells))),
-                batch_size=part.grid.batch_size,
-                device=request.device,
-                keep_images=request.keep_images,
-                acceleration=request.acceleration,
-                spec=part.trained.spec,
-                trust=request.trust,
-            )
-            yield material, cells
+            yield material_of(part, request, max(cell.images.samples for cell in cells)), cells
 
 
-def _write_manifest(store: Store, request: Request, cells: list[Cell], surrogates: dict[str, Trained]) -> list[str]:
+def _write_manifest(
+    store: Store,
+    request: Request,
+    cells: list[Cell],
+    surrogates: dict[str, Trained],
+    class_names: dict[str, list[str]],
+) -> list[str]:
     """Add what is asked now to what was asked before; new samples, weights or batches replace older ones.
 
-    An ensemble has one set of weights in a folder, and so has the surrogate: what was measured with others goes, also
-    where it is not asked for now. A line for each ensemble that this concerns.
+    An ensemble has one set of weights in a folder, so has the surrogate, and a dataset has one content: what was
+    measured with others goes, also where it is not asked for now. A line for each ensemble that this concerns. An
+    ensemble with a new label keeps its numbers under that name.
     """
+    names = {_ensemble(cell): cell.ensemble.defense for cell in cells}
     places = {cell.place for cell in cells}
     weights = {cell.column: cell.ensemble.weights for cell in cells}
+    contents = {cell.images.dataset: cell.images.checksum for cell in cells}
     made_on = {_attacker(cell): cell.task.surrogate for cell in cells if isinstance(cell.task, BlackBox)}
     kept, outdated = [], Counter[str]()
-    for cell in store.asked():
+    for before in store.asked():
+        cell = before.named(names.get(_ensemble(before), before.ensemble.defense))
+        store.rename(before, cell)
         task, defense = cell.task, cell.ensemble.defense
         if cell.place in places:
             continue
-        if weights.get(cell.column, cell.ensemble.weights) != cell.ensemble.weights:
+        if contents.get(cell.images.dataset, cell.images.checksum) != cell.images.checksum:
+            outdated[f"{defense} on an older version of {cell.images.dataset}"] += 1
+        elif weights.get(cell.column, cell.ensemble.weights) != cell.ensemble.weights:
             outdated[f"{defense} with other weights"] += 1
         elif isinstance(task, BlackBox) and made_on.get(_attacker(cell), task.surrogate) != task.surrogate:
             outdated[f"{defense} from another surrogate"] += 1
         else:
             kept.append(cell)
-    name = request.preset.name
-    preset = load_preset(name) if name in preset_names() else request.preset  # what was narrowed keeps its order
     told = {weights: f"{other.label}: {other.training}" for weights, other in surrogates.items()}
     store.write_manifest(
-        order_cells([*kept, *cells], preset),
+        order_cells([*kept, *cells], request.order or request.preset),
         {
-            "preset": name,
+            "preset": request.preset.name,
             "title": request.preset.title,
             "commands": list(dict.fromkeys([*store.commands(), request.command])),
             "surrogates": store.surrogates() | told,
+            "class_names": store.class_names() | class_names,
             "versions": versions(),
             "commit": commit(),
             "machine": describe_machine(),
         },
     )
     return [
-        f"no longer in the tables, run again to have them: {n} cell{'s' * (n != 1)} of {what}"
+        f"removed from the tables: {n} cell{'s' * (n != 1)} of {what}; run the earlier command again to add them"
         for what, n in outdated.items()
     ]
+
+
+def _ensemble(cell: Cell) -> tuple[str, str, str]:
+    """One ensemble on one dataset, whatever its column is called."""
+    return cell.images.dataset, cell.ensemble.spec, cell.ensemble.weights
 
 
 def _attacker(cell: Cell) -> tuple[str, int]:

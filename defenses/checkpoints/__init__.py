@@ -1,7 +1,7 @@
 """Trained ensembles on disk: this project's own format, and models from outside."""
 
 from defenses.checkpoints.loading import load_checkpoint
-from defenses.checkpoints.outside import EXAMPLE_RESNET18, is_checkpoint, named_files
+from defenses.checkpoints.outside import EXAMPLE_RESNET18, is_checkpoint, named_files, split_network
 from defenses.checkpoints.own import (
     FILE_NAME,
     Provenance,
@@ -21,5 +21,6 @@ __all__ = [
     "named_files",
     "read_provenance",
     "save_checkpoint",
+    "split_network",
     "versions",
 ]

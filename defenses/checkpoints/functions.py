@@ -29,7 +29,7 @@ def from_function(spec: str) -> Recognised:
     """The module, the list of modules or the ensemble that ``file.py:function`` gives."""
     found = find_model(spec)
     if found is None:
-        raise BadInput(f"{spec} names nothing that gives a model; write file.py:function")
+        raise BadInput(f"{spec} names no function that returns a model; write file.py:function")
     path, name, target = found
     place = f"{name} in {path}"
     if spec.endswith(")"):
@@ -54,5 +54,7 @@ def _call(place: str, target: Any) -> Any:
     try:
         inspect.signature(target).bind()
     except TypeError as error:
-        raise BadInput(f"{place} cannot be called without arguments ({error}); write a function that can") from error
+        raise BadInput(
+            f"{place} cannot be called without arguments ({error}); write a function without required arguments"
+        ) from error
     return target()

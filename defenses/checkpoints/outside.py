@@ -18,8 +18,10 @@ from defenses.checkpoints.programs import from_exported, from_torchscript
 from defenses.checkpoints.recognition import Recognised, join
 from defenses.checkpoints.state_dicts import from_dverge, from_state_dict, is_dverge, read_safetensors, read_torch
 from defenses.errors import BadInput
+from defenses.members.combination import split_combination
 from defenses.members.ensemble import Ensemble
 from defenses.members.networks import Shape
+from defenses.user_functions import is_in_file
 
 EXAMPLE_RESNET18 = "pyautoattack:resnet18"
 """The CIFAR-10 network that pyautoattack installs with its examples; how robust it is, is for a run to say."""
@@ -30,13 +32,25 @@ _FORMS = "file.pth, file.pt:NETWORK, a.pt,b.pt:NETWORK, file.py:function, or a f
 
 def is_checkpoint(spec: str) -> bool:
     """True when a spec names a trained model; any other names a defense, which has to train one first."""
-    if spec == EXAMPLE_RESNET18 or (Path(spec) / FILE_NAME).is_file():
+    spec = split_combination(spec)[0]
+    if spec == EXAMPLE_RESNET18 or (Path(spec) / FILE_NAME).is_file() or split_network(spec)[1]:
         return True
     return find_model(spec) is not None if ".py:" in spec else _FILES.fullmatch(spec) is not None
 
 
+def split_network(spec: str) -> tuple[str, str]:
+    """Weights, and the network in a Python file that is named behind them, as in ``weights.pt:mine.py:VGG(width=8)``.
+
+    Without one, the spec as it is.
+    """
+    weights, _, network = spec.partition(":")
+    known = (Path(weights) / FILE_NAME).is_file() or _FILES.fullmatch(weights) is not None
+    return (weights, network) if known and is_in_file(network) else (spec, "")
+
+
 def named_files(spec: str) -> tuple[list[Path], str | None]:
     """The files of ``a.pt,b.pt:network``, and the network; a path that is there is taken as it is."""
+    spec = split_combination(spec)[0]
     match = _FILES.fullmatch(spec)
     if match is None or Path(spec).exists():
         return [Path(spec)], None
@@ -48,7 +62,7 @@ def load_foreign(spec: str, shape: Shape | None = None, classes: int | None = No
     """The ensemble a spec names, with its origin in ``provenance``; what a file does not say is taken as given."""
     if spec == EXAMPLE_RESNET18:
         found = _example_resnet18()
-    elif ".py:" in spec:
+    elif ".py:" in spec and not split_network(spec)[1]:
         found = from_function(spec)
     else:
         paths, network = named_files(spec)
@@ -62,6 +76,7 @@ def load_foreign(spec: str, shape: Shape | None = None, classes: int | None = No
         members=len(found.ensemble),
         shape=found.shape or shape or (0, 0, 0),
         classes=found.classes or classes or 0,
+        combine=found.ensemble.combination.text,
         weights_sha256=_sha256(weights, found.code) if found.code else weights,
         recognised=f"{found.kind}, {len(found.ensemble)} × {found.network}, {found.normalisation}",
     )
@@ -81,14 +96,14 @@ def _from_file(path: Path, network: str | None, shape: Shape | None, classes: in
         if not is_dverge(stored):
             return from_state_dict(path, stored, network, shape, classes)
     if network is not None:
-        raise BadInput(f"{path} says itself what network it is; leave :{network} out")
+        raise BadInput(f"{path} already defines its network; omit :{network}")
     if content == "weights":
         return from_dverge(path, stored)
     if content == "own":
         return _own(path)
     if not trust:
         raise BadInput(
-            f"{path} is a {content} program, which can run code when it is loaded; if you trust its author, add "
+            f"{path} is a {content} program, which can run code when loaded; if you trust its author, add "
             "--trust (in Python, trust=True), or save a state dict instead"
         )
     return from_torchscript(path) if content == "TorchScript" else from_exported(path)

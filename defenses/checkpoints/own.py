@@ -17,8 +17,11 @@ from torch import Tensor
 
 from defenses.errors import BadInput
 from defenses.files import write_bytes
+from defenses.members import user_networks
+from defenses.members.combination import USUAL, parse_combination
 from defenses.members.ensemble import Ensemble, build_ensemble
-from defenses.members.networks import Shape
+from defenses.members.networks import Shape, find_network
+from defenses.user_functions import is_in_file
 
 FILE_NAME = "ensemble.safetensors"
 FORMAT = 1
@@ -39,6 +42,8 @@ class Provenance:
     epoch: int = 0
     defense_digest: str = ""
     data_checksum: str = ""
+    network_digest: str = ""
+    """Of the user's file that its network is in."""
     started_from: str = ""
     scores: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -47,7 +52,16 @@ class Provenance:
     """The day it was written."""
     recognised: str = ""
     """What a model from outside was taken for, in words; empty for what this project trained."""
+    combine: str = USUAL.text
+    """How the members' outputs are combined."""
     format: int = FORMAT
+
+    @property
+    def identity(self) -> str:
+        """What tells its predictions from those of others: the weights, and the rule that combines their outputs."""
+        if self.combine == USUAL.text:
+            return self.weights_sha256
+        return hashlib.sha256(f"{self.weights_sha256} combine={self.combine}".encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:
@@ -65,7 +79,12 @@ def versions() -> dict[str, str]:
 def save_checkpoint(path: Path, ensemble: Ensemble, provenance: Provenance) -> None:
     """Write weights and provenance atomically."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in ensemble.state_dict().items()}
-    found = {"weights_sha256": digest(tensors), "versions": versions(), "written": date.today().isoformat()}
+    found = {
+        "weights_sha256": digest(tensors),
+        "versions": versions(),
+        "written": date.today().isoformat(),
+        "combine": ensemble.combination.text,
+    }
     record = {**asdict(provenance), **found}
     write_bytes(path, save(tensors, metadata={"adp-benchmark": json.dumps(record)}))
 
@@ -89,7 +108,7 @@ def read_provenance(path: Path) -> Provenance:
     """The metadata of one of this project's checkpoints, without its weights."""
     metadata = _metadata(path)
     if "adp-benchmark" not in metadata:
-        raise BadInput(f"{path} has no adp-benchmark metadata; only checkpoints that `adp-bench train` wrote load here")
+        raise BadInput(f"{path} has no adp-benchmark metadata; give a checkpoint that `adp-bench train` wrote")
     try:
         record = json.loads(metadata["adp-benchmark"])
         if record.get("format") != FORMAT:
@@ -112,42 +131,74 @@ def _check_kinds(origin: Provenance) -> None:
         found = getattr(origin, name)
         if type(found) is not type(value):
             raise ValueError(f"{name} is {found!r}")
-    told = {"test_accuracy": (int, float), "train_seconds": (int, float), "name": (str,)}
+    told = {"name": (str,)} | dict.fromkeys(
+        ("test_accuracy", "train_seconds", "train_accuracy", "train_accuracy_before"), (int, float)
+    )
     for name, value in {**origin.scores, **origin.recipe}.items():
         if name in told and not isinstance(value, told[name]):
             raise ValueError(f"{name} is {value!r}")
+    parse_combination(origin.combine)
+    accuracies = origin.scores.get("test_member_accuracy", [])
+    if not (isinstance(accuracies, list) and all(type(value) in (int, float) for value in accuracies)):
+        raise ValueError(f"test_member_accuracy is {accuracies!r}")
     if not (origin.members >= 1 and origin.classes >= 1 and [type(size) for size in origin.shape] == [int] * 3):
         raise ValueError(f"{origin.members} members, {origin.classes} classes, images of shape {origin.shape}")
 
 
-def load_own(path: Path) -> Ensemble:
-    """The ensemble in a file that `save_checkpoint` wrote."""
+def load_own(path: Path, network: str = "") -> Ensemble:
+    """The ensemble in a file that `save_checkpoint` wrote.
+
+    ``network`` is a network in a Python file that the user named. A checkpoint may need one, and says which; but a
+    file that only a checkpoint names is never run.
+    """
     provenance = read_provenance(path)
+    built = _network_of(provenance, network, path)
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     if digest(tensors) != provenance.weights_sha256:
         raise BadInput(f"{path} is damaged: its weights do not match their checksum; copy or train it again")
     _check_members(tensors, provenance, path)
     with torch.device("meta"):  # takes no memory, however large the metadata say it is
-        require_fit(_build(provenance), tensors, path)
-    ensemble = _build(provenance)
+        require_fit(_build(provenance, built), tensors, path)
+    ensemble = _build(provenance, built)
     load_weights(ensemble, tensors, path)
     ensemble.provenance = provenance
     return ensemble
 
 
-def _build(origin: Provenance) -> Ensemble:
-    return build_ensemble(origin.network, origin.members, origin.shape, origin.classes, torch.zeros(origin.shape))
+def _build(origin: Provenance, network: str) -> Ensemble:
+    mean = torch.zeros(origin.shape)
+    return build_ensemble(network, origin.members, origin.shape, origin.classes, mean, combine=origin.combine)
+
+
+def _network_of(origin: Provenance, named: str, path: Path) -> str:
+    """What to build the members by: a name of ours, or the user's own file if it is the one they were trained with."""
+    if not is_in_file(origin.network):
+        return origin.network
+    if not named:
+        raise BadInput(
+            f"{path} has members of {origin.network}, which is code in a file; such a file runs only if you "
+            f"name it yourself: use --network, or {path}:{origin.network}"
+        )
+    found = find_network(named)
+    if not user_networks.same(found.text, origin.network):
+        raise BadInput(f"{path} has members of {origin.network}, not of {found.text}; give the matching network")
+    if found.digest != origin.network_digest:
+        raise BadInput(
+            f"{path} was trained with another version of {found.text}; restore the file, or delete the checkpoint's "
+            "folder to train it again"
+        )
+    return named
 
 
 def _check_members(tensors: dict[str, Tensor], provenance: Provenance, path: Path) -> None:
     """Refuse weights that are not finite, or not of so many members, before anything is built."""
     members = {name.split(".")[1] for name in tensors if name.startswith("members.")}
     if len(members) != provenance.members:
-        raise BadInput(f"{path} says it has {provenance.members} members, and has weights of {len(members)}")
+        raise BadInput(f"{path} declares {provenance.members} members but contains the weights of {len(members)}")
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
-            raise BadInput(f"{path}: tensor {name!r} holds NaN or infinity; train it again")
+            raise BadInput(f"{path}: tensor {name!r} contains NaN or infinity; train it again")
 
 
 def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

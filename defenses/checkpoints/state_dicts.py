@@ -18,7 +18,7 @@ from defenses.checkpoints.own import load_weights
 from defenses.checkpoints.recognition import Recognised, join
 from defenses.errors import BadInput, first_line
 from defenses.members.ensemble import Ensemble
-from defenses.members.networks import Shape, build_network, canonical_network
+from defenses.members.networks import Shape, build_network, canonical_network, find_network
 
 _NESTS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "model.", "net.", "_orig_mod.")
@@ -74,26 +74,29 @@ def from_state_dict(
         if isinstance(stored, dict) and isinstance(stored.get(name), dict):
             stored = stored[name]
     if not isinstance(stored, dict) or not any(isinstance(value, Tensor) for value in stored.values()):
-        raise BadInput(f"{path} holds no weights that are recognised: neither a state dict nor DVERGE's model0, model1")
+        raise BadInput(f"{path} contains no known weights: neither a state dict nor DVERGE's model0, model1")
     if asked is None:
-        raise BadInput(f"{path} is a plain state dict; name its network behind a colon, such as {path}:resnet20")
+        raise BadInput(f"{path} is a plain state dict; add its network after a colon, such as {path}:resnet20")
     if shape is None or classes is None:
-        raise BadInput(f"{path} does not say what images it is for; load it with shape=(3, 32, 32), classes=10 or such")
+        raise BadInput(
+            f"{path} does not store the image shape; load it with, for example, shape=(3, 32, 32), classes=10"
+        )
     network, spec_mean, spec_std = _asked_network(asked)
     weights, mean, std = _split_normaliser(path, stored)
     normalisation = _normalisation(mean, std, "in the file")
     if spec_mean is not None or spec_std is not None:
         if mean is not None or std is not None:
-            raise BadInput(f"{path} is {normalisation}; leave mean and std out of {asked!r}")
+            raise BadInput(f"{path} is {normalisation}; omit mean and std from {asked!r}")
         mean, std = spec_mean, spec_std
         normalisation = _normalisation(mean, std, "of the spec")
     member = build_network(network, shape, classes)
     load_weights(member, weights, path)
     centre, scale = _per_channel(path, mean, 0.0, shape), _per_channel(path, std, 1.0, shape)
     if not (scale > 0).all():
-        raise BadInput(f"{path}: std is {scale.flatten().tolist()}; images can only be divided by numbers above 0")
+        raise BadInput(f"{path}: std is {scale.flatten().tolist()}; every std must be above 0")
     ensemble = Ensemble([member], centre, scale)
-    return Recognised(kind, network, ensemble, normalisation, code=network, shape=shape, classes=classes)
+    code = f"{network} {find_network(network).digest}".strip()
+    return Recognised(kind, network, ensemble, normalisation, code=code, shape=shape, classes=classes)
 
 
 def _normalisation(mean: Tensor | None, std: Tensor | None, where: str) -> str:
@@ -113,7 +116,7 @@ def _numbers(name: str, text: str) -> Tensor:
     try:
         return torch.tensor([float(Fraction(word)) for word in text.split()])
     except (ValueError, ArithmeticError):
-        raise BadInput(f"{name} is {text!r}; write one number, or one for each channel: 0.49 0.48 0.45") from None
+        raise BadInput(f"{name} is {text!r}; write one number, or one number per channel: 0.49 0.48 0.45") from None
 
 
 def _per_channel(path: Path, values: Tensor | None, usual: float, shape: Shape) -> Tensor:

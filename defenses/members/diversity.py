@@ -10,6 +10,8 @@ import math
 import torch
 from torch import Tensor
 
+from defenses.members.doubles import in_float64
+
 RIDGE = 1e-6
 """Added to the diagonal of the Gram matrix before its determinant, as the authors' code does."""
 
@@ -52,11 +54,11 @@ def log_ensemble_diversity(logits: Tensor, labels: Tensor) -> Tensor:
 
     The K×K algebra runs in float64: near the floor, float32 is off by tenths of a nat.
     """
-    vectors = non_maximal_predictions(logits, labels).double().transpose(0, 1)  # (N, K, L−1)
+    vectors = in_float64(non_maximal_predictions(logits, labels)).transpose(0, 1)  # (N, K, L−1)
     gram = vectors @ vectors.mT
     ridge = RIDGE * torch.eye(len(logits), dtype=gram.dtype, device=gram.device)
     factor = torch.linalg.cholesky_ex(gram + ridge).L  # NaN logits give NaN, which the caller can name, no exception
-    return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).to(logits.dtype)
+    return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).to(logits)
 
 
 def jensen_shannon(logits: Tensor) -> Tensor:

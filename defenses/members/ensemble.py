@@ -1,8 +1,8 @@
-"""An ensemble: K members behind one normalisation, whose prediction is the mean of their softmax outputs."""
+"""An ensemble: K members behind one normalisation, whose outputs are combined into one prediction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from defenses.errors import BadInput
-from defenses.members.diversity import log_mean_probability
+from defenses.members import layers
+from defenses.members.combination import USUAL, Combination, parse_combination
 from defenses.members.images import LabelledImages
 from defenses.members.networks import Shape, build_network
 
@@ -19,25 +20,36 @@ if TYPE_CHECKING:
 
 
 class Ensemble(nn.Module):
-    """Takes images in [0, 1]; subtracts ``mean`` and divides by ``std`` inside, so attacks see pixel units.
+    """Several networks with one normalisation and one combined prediction.
 
-    Its output is the log of the mean probability, (N, L): softmax, argmax, cross-entropy and margins of
-    it are those of the averaged prediction.
+    The input is a batch of images in [0, 1]. The ensemble subtracts ``mean`` and divides by ``std`` itself, so attacks
+    work in pixel units. The output is the logarithm of the combined probabilities, (N, L).
+
+    ``combine`` sets the combination rule: ``probabilities`` (the mean of the members' probabilities, the default),
+    ``logits`` (the softmax of their mean logits) or ``votes``; see `defenses.members.combination`. Predictions and
+    attacks use the rule. Training objectives use the members' logits and their mean probability.
     """
 
     output: Literal["log-probabilities"] = "log-probabilities"
     mean: Tensor
     std: Tensor
     provenance: Provenance | None = None
-    """Where it comes from, when it was loaded from a checkpoint."""
+    """Origin of the weights, if the ensemble was loaded from a checkpoint."""
     precision: torch.dtype = torch.float32
-    """What the members compute in; training may lower it, and their logits are float32 all the same."""
+    """Precision of the members during training; their logits are always float32."""
 
-    def __init__(self, members: Sequence[nn.Module], mean: Tensor | float = 0.0, std: Tensor | float = 1.0) -> None:
+    def __init__(
+        self,
+        members: Sequence[nn.Module],
+        mean: Tensor | float = 0.0,
+        std: Tensor | float = 1.0,
+        combine: str | Combination = USUAL,
+    ) -> None:
         super().__init__()
         if not members:
             raise BadInput("an ensemble needs at least 1 member")
         self.members = nn.ModuleList(members)
+        self.combination = parse_combination(combine) if isinstance(combine, str) else combine
         self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.float32))
         self.register_buffer("std", torch.as_tensor(std, dtype=torch.float32))
 
@@ -45,7 +57,7 @@ class Ensemble(nn.Module):
         return len(self.members)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """What the members see."""
+        """The input of the members: (images − mean) / std."""
         return (images - self.mean) / self.std
 
     def member_logits(self, images: Tensor) -> Tensor:
@@ -63,38 +75,34 @@ class Ensemble(nn.Module):
     def member_features(self, images: Tensor) -> Tensor:
         """Pooled features of every member, (K, N, D)."""
         inputs = self.normalise(images)
-        features = [_features(member)(inputs).flatten(1) for member in self.members]
+        features = [layers.features(member, inputs) for member in self.members]
         if len({part.shape for part in features}) > 1:
             sizes = " and ".join(str(part.shape[1]) for part in features)
-            raise BadInput(f"the members have {sizes} features, which do not stack; ask each with member(index)")
+            raise BadInput(
+                f"the members have {sizes} features, which cannot be stacked; use member(index) for each member"
+            )
         return torch.stack(features)
 
     def forward(self, images: Tensor) -> Tensor:
-        return log_mean_probability(self.member_logits(images))
+        return self.combination.combine(self.member_logits(images))
 
     def member(self, index: int) -> Ensemble:
-        """Member ``index`` as an ensemble of one; weights are shared."""
+        """Member ``index`` as an ensemble of one member, with shared weights."""
         alone = Ensemble([self.members[index]], self.mean, self.std)
         alone.precision = self.precision
         return alone
 
 
-def has_features(member: nn.Module) -> bool:
-    """True for a member that gives its pooled features; a program from outside seldom does."""
-    return callable(getattr(member, "features", None))
-
-
-def _features(member: nn.Module) -> Callable[[Tensor], Tensor]:
-    features = getattr(member, "features", None)
-    if not has_features(member):
-        raise BadInput(f"member of type {type(member).__name__} has no features(images) method; add one to use this")
-    return cast(Callable[[Tensor], Tensor], features)
-
-
 def build_ensemble(
-    network: str, members: int, shape: Shape, classes: int, mean: Tensor | float = 0.0, seed: int = 0
+    network: str,
+    members: int,
+    shape: Shape,
+    classes: int,
+    mean: Tensor | float = 0.0,
+    seed: int = 0,
+    combine: str | Combination = USUAL,
 ) -> Ensemble:
-    """Freshly initialised members; member k depends only on ``seed`` and k."""
+    """An untrained ensemble; the weights of member k depend only on ``seed`` and k."""
     if members < 1:
         raise BadInput(f"members is {members}; an ensemble has at least 1")
     built = []
@@ -102,7 +110,7 @@ def build_ensemble(
         for index in range(members):
             torch.manual_seed(seed * 1_000_003 + index)
             built.append(build_network(network, shape, classes))
-    return Ensemble(built, mean)
+    return Ensemble(built, mean, combine=combine)
 
 
 @contextmanager

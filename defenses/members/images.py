@@ -1,4 +1,4 @@
-"""Labelled images in memory: integer pixels, converted to floats in [0, 1] batch by batch."""
+"""Labelled images in memory: bytes, converted to floats in [0, 1] batch by batch, or such floats as they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages:
-    """``pixels`` uint8 (N, C, H, W), ``labels`` int64 (N,); a pixel equal to ``levels`` means 1.0."""
+    """``pixels`` uint8 (N, C, H, W), ``labels`` int64 (N,); a pixel equal to ``levels`` means 1.0.
+
+    Float images are float32 pixels with ``levels`` 1, which leaves each number as it is.
+    """
 
     pixels: Tensor
     labels: Tensor

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from defenses import user_functions
 from defenses.errors import BadInput
 from defenses.registry import Registry
-from defenses.specs import resolve
+from defenses.source_digest import source_digest
+from defenses.specs import parse, resolve
 
 Shape = tuple[int, int, int]
 """Channels, height and width of the images."""
@@ -208,12 +211,53 @@ NETWORKS.alias("resnet32", "resnet(depth=32)")
 NETWORKS.alias("resnet20-dverge", "resnet-bn-shortcut(depth=20)")
 
 
+@dataclass(frozen=True)
+class NamedNetwork:
+    """A network together with the one text that stands for it."""
+
+    text: str
+    """Canonical spec, such as ``resnet(depth=20)`` or ``mine.py:VGG(width=8)``."""
+    build: Callable[[Shape, int], nn.Module]
+    foreign: bool = False
+    """Whether a user or another package brings it: it may take images of one size only."""
+    digest: str = ""
+    """Of the user's file that it is in."""
+
+
+def find_network(spec: str) -> NamedNetwork:
+    """A registered network, one that another package offers, or ``file.py:Network(key=value)``."""
+    from defenses.members import user_networks
+
+    if user_functions.is_in_file(spec):
+        function = user_functions.from_file(spec, "network", user_networks.GIVEN)
+        assert function.path is not None
+        return NamedNetwork(
+            function.text, partial(user_networks.build, function), foreign=True, digest=source_digest(function.path)
+        )
+    call = parse(spec, "network")
+    target = NETWORKS.get(call.name) if call.name in NETWORKS.targets() else None
+    if target is not None and not hasattr(target, "build"):
+        function = user_functions.called(target, call, "network", user_networks.GIVEN)
+        return NamedNetwork(function.text, partial(user_networks.build, function), foreign=True)
+    text, network = resolve(NETWORKS, spec)
+    return NamedNetwork(text, network.build)
+
+
 def canonical_network(spec: str) -> str:
     """The one text form of a network spec."""
-    return resolve(NETWORKS, spec)[0]
+    return find_network(spec).text
 
 
 def build_network(spec: str, shape: Shape, classes: int) -> nn.Module:
     """A freshly initialised network for a spec such as ``resnet20`` or ``resnet(depth=32)``."""
-    network = resolve(NETWORKS, spec)[1].build(shape, classes)
-    return network
+    return find_network(spec).build(shape, classes)
+
+
+def check_network(spec: str, shape: Shape, classes: int) -> None:
+    """Refuse a network from outside that gives no logits for such images."""
+    from defenses.members import user_networks
+
+    named = find_network(spec)
+    if named.foreign:
+        with torch.random.fork_rng(devices=[]):
+            user_networks.check(named.build(shape, classes), named.text, shape, classes)

@@ -21,20 +21,25 @@ from defenses.objectives.base import (
 from defenses.objectives.dverge import DVERGE
 from defenses.objectives.ece import Baseline
 from defenses.objectives.gal import GAL
+from defenses.objectives.igat import IGAT
 from defenses.objectives.jsd import JSD
 from defenses.objectives.label_smoothing import LabelSmoothing
+from defenses.objectives.margin_boosting import MCE, MRBoost
 from defenses.objectives.trs import TRS
 
 __all__ = [
     "ADP",
     "DVERGE",
     "GAL",
+    "IGAT",
     "JSD",
+    "MCE",
     "TRS",
     "AdversarialTraining",
     "Baseline",
     "Defense",
     "LabelSmoothing",
+    "MRBoost",
     "Place",
     "Result",
     "Terms",

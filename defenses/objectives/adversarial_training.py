@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from defenses.errors import BadInput
 from defenses.objectives.base import Defense, Place, Terms, cross_entropy
@@ -23,6 +23,8 @@ class AdversarialTraining(Defense):
     The attack moves pixels in [0, 1] against the averaged ensemble. ``batch_norm`` names what batch norm
     does meanwhile: ``batch`` statistics as in the training pass, or the ``running`` ones of evaluation.
     """
+
+    attacks: ClassVar[bool] = True
 
     attack: Literal["fgsm", "pgd"]
     eps_low: float = 0.01
@@ -48,8 +50,12 @@ class AdversarialTraining(Defense):
 
     def around(self, inner: Defense) -> AdversarialTraining:
         """The same adversarial training of another objective."""
+        if inner.attacks:
+            raise BadInput(f"{type(inner).__name__} already trains on adversarial images; use it without advt")
         if type(inner).step is not Defense.step:
-            raise BadInput(f"{type(inner).__name__} owns its training step, so advt cannot go around it; use it alone")
+            raise BadInput(
+                f"{type(inner).__name__} has its own training step, so it cannot be combined with advt; use it alone"
+            )
         return replace(self, inner=inner)
 
     def check(self, members: int, classes: int) -> None:

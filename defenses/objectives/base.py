@@ -26,6 +26,8 @@ class Place(NamedTuple):
     epochs: int
     from_checkpoint: bool = False
     """Whether training started from a trained ensemble."""
+    finished: Ensemble | None = None
+    """Members that were trained before this one, where members are trained one after the other."""
 
 
 class Result(NamedTuple):
@@ -47,8 +49,8 @@ def checked(terms: Terms, defense: Defense, images: int) -> Terms:
         if not isinstance(term, Tensor) or term.shape != (images,):
             found = f"shape {tuple(term.shape)}" if isinstance(term, Tensor) else f"type {type(term).__name__}"
             raise BadInput(
-                f"{what}: term {name!r} has {found}; it must have a value per image, shape ({images},): sum over the "
-                "members, and leave the mean over the images to the training"
+                f"{what}: term {name!r} has {found}; it must have one value per image, shape ({images},): sum over the "
+                "members, but do not average over the images"
             )
     if not any(term.requires_grad for term in terms.values()):
         raise BadInput(f"{what} has no gradient: compute it from the logits, without detach or no_grad")
@@ -63,17 +65,18 @@ def total(terms: Terms) -> Tensor:
     """
     import torch
 
+    from defenses.members.doubles import in_float64
     from defenses.training.distributed import summed, world_size
 
     shapes = {name: tuple(term.shape) for name, term in terms.items()}
     if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
         told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise BadInput(f"loss terms must have a value per image each; here they have shapes: {told}")
+        raise BadInput(f"every loss term must have one value per image; the shapes are: {told}")
     values = torch.stack(list(terms.values())).sum(0)
     if world_size() == 1:
         loss = whole = values.mean()
     else:
-        whole, images = summed(torch.stack([values.detach().sum(), values.new_tensor(len(values))])).double()
+        whole, images = in_float64(summed(torch.stack([values.detach().sum(), values.new_tensor(len(values))])))
         loss, whole = values.sum() * (world_size() / images.item()), whole / images
     if not torch.isfinite(whole):
         infinite = summed(torch.stack([(~torch.isfinite(term)).any().float() for term in terms.values()]))
@@ -86,19 +89,25 @@ def total(terms: Terms) -> Tensor:
 class Defense:
     """Base of every defense: a frozen dataclass whose fields are the parameters of its spec.
 
-    A new defense defines ``objective``. It may also change the batch (``batch``), compute its terms from the
-    ensemble itself (``forward``, e.g. for input gradients), own the whole update (``step``), change over
-    training (``at``), or refuse ensembles it cannot train (``check``).
+    A new defense defines ``objective``. It can override other methods: ``batch`` changes the mini-batch, ``forward``
+    computes the loss terms from the ensemble (for example from input gradients), ``step`` replaces the whole update,
+    ``at`` changes the defense from epoch to epoch, and ``check`` refuses ensembles that it cannot train.
     """
 
     separable: ClassVar[bool] = False
-    """True when the objective is a sum over members, so that they may be trained independently."""
+    """True if the objective is a sum over the members, so that they can be trained independently."""
 
     makes_images: ClassVar[bool] = False
-    """True when ``forward`` trains on images of its own making, so that adversarial ones are trained on beside them."""
+    """True if ``forward`` makes its own training images; advt then adds a loss on adversarial images."""
+
+    attacks: ClassVar[bool] = False
+    """True if the defense makes its own adversarial images, so that it cannot be combined with advt."""
+
+    boosts: ClassVar[bool] = False
+    """True if the members are trained one after the other; ``Place.finished`` holds the earlier members."""
 
     cost: ClassVar[float] = 1.0
-    """Work per image, relative to plain training; it only matters to the time left when it changes over training."""
+    """Work per image, relative to the baseline; used only to estimate the time left."""
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
         """Loss terms from member logits (K, N, L) and labels (N,)."""
@@ -107,11 +116,11 @@ class Defense:
     def batch(
         self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """The images and labels to train on, given those of the mini-batch."""
+        """The training images and labels, made from the mini-batch."""
         return images, labels
 
     def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
-        """Member logits and loss terms of a batch; override it when the terms need more than the logits."""
+        """Member logits and loss terms of a batch; override it if the terms need more than the logits."""
         logits = ensemble.member_logits(images)
         terms = self.objective(logits, labels)
         return logits, checked(terms, self, len(labels)) if logits.requires_grad else terms
@@ -124,7 +133,7 @@ class Defense:
         labels: Tensor,
         generator: torch.Generator,
     ) -> Result:
-        """One update of the weights; override it to own the step, e.g. to update members in turn."""
+        """One update of the weights; override it to replace the update, for example to update members in turn."""
         images, labels = self.batch(ensemble, images, labels, generator)
         logits, terms = self.forward(ensemble, images, labels)
         optimiser.zero_grad()
@@ -133,14 +142,14 @@ class Defense:
         return Result(logits, labels, terms)
 
     def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> Defense:
-        """The defense that trains one epoch; override it for a schedule, or for a draw that holds for an epoch.
+        """The defense for one epoch; override it for a schedule, or for a random choice per epoch.
 
-        ``generator`` depends on the seed and the epoch alone, so a resumed run gets the same defense.
+        ``generator`` depends only on the seed and the epoch, so a resumed run gets the same defense.
         """
         return self
 
     def check(self, members: int, classes: int) -> None:
-        """Raise BadInput when an ensemble of this size cannot be trained this way."""
+        """Raise BadInput if this defense cannot train an ensemble with these numbers of members and classes."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

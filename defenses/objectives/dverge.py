@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from defenses.errors import BadInput
 from defenses.objectives.base import Defense, Place, Terms, at_least, cross_entropy, several_members
@@ -54,8 +53,11 @@ class DVERGE(Defense):
     def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> Defense:
         import torch
 
-        depth = min(_depth(member) for member in ensemble.members)
-        layer = int(torch.randint(depth, (), generator=generator))
+        from defenses.members.layers import depth
+
+        image = ensemble.normalise(torch.zeros_like(ensemble.mean))[None]
+        layers = min(depth(member, image) for member in ensemble.members)
+        layer = int(torch.randint(layers, (), generator=generator))
         if not place.from_checkpoint and place.epoch < round(self.warm_up * place.epochs):
             return Baseline()
         return replace(self, layer=layer)
@@ -79,13 +81,13 @@ class DVERGE(Defense):
         import torch
 
         from defenses.members.ensemble import batch_norm_mode
+        from defenses.members.layers import before_relu
         from defenses.training.distributed import row_before
 
         network = ensemble.members[member]
 
         def features(batch: Tensor) -> Tensor:
-            layers = cast("Iterator[Tensor]", network.before_relu(ensemble.normalise(batch)))  # type: ignore[operator]
-            return next(islice(layers, self.layer, None))
+            return next(islice(before_relu(network, ensemble.normalise(batch)), self.layer, None))
 
         with batch_norm_mode(ensemble, "as set"):
             with torch.no_grad():
@@ -100,13 +102,3 @@ class DVERGE(Defense):
                 moved = moved.detach() - self.eps / self.steps * momentum.sign()
                 moved = (images + (moved - images).clamp(-self.eps, self.eps)).clamp(0, 1)
         return moved.detach()
-
-
-def _depth(member: torch.nn.Module) -> int:
-    depth = getattr(member, "depth", None)
-    if not isinstance(depth, int) or not hasattr(member, "before_relu"):
-        raise BadInput(
-            f"member of type {type(member).__name__} has no before_relu(images) that yields its depth layers; "
-            "dverge needs one, see defenses/members/networks.py"
-        )
-    return depth

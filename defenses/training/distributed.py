@@ -16,21 +16,30 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from defenses.errors import BadInput
+from defenses.members.doubles import in_float64
+
 Draw = Callable[..., Tensor]
 """`torch.rand` or another function of a shape and a generator."""
 
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[torch.device]:
-    """Meet the other processes that torchrun started, gloo between CPUs, nccl between GPUs; give the own device."""
+    """Meet the other processes that torchrun started, gloo between CPUs, nccl between NVIDIA GPUs; the own device."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield device
         return
-    if device == torch.device("cuda"):  # none was named by its number
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    # the CPU side is always there: small counts travel on it
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    try:
+        backend = dist.get_default_backend_for_device(device)
+    except ValueError:
+        words = f"several processes cannot train together on {device.type}; use --device cpu, or one process"
+        raise BadInput(words) from None
+    if device.type != "cpu":
+        if device == torch.device(device.type):  # none was named by its number
+            device = torch.device(device.type, int(os.environ["LOCAL_RANK"]))
+        torch.get_device_module(device).set_device(device)
+        backend = f"cpu:gloo,{device.type}:{backend}"  # small counts travel between the CPUs
+    dist.init_process_group(backend)
     try:
         yield device
     finally:
@@ -139,12 +148,12 @@ class SharedBatchNorm(_BatchNorm):
         about = input.new_zeros(self.num_features) if self.running_mean is None else self.running_mean
         away = input - about.view(shape)
         count = input.new_tensor([input.numel() // input.shape[1]])
-        sums = summed(torch.cat([away.sum(axes), away.square().sum(axes), count]).double())
+        sums = summed(in_float64(torch.cat([away.sum(axes), away.square().sum(axes), count])))
         total = sums[-1].detach()
         offset, square = (sums[:-1] / total).view(2, -1)
         variance = (square - offset.square()).clamp_min(0)
         if self.track_running_stats:
-            self._track(offset + about, variance * total / (total - 1))
+            self._track(offset + about.to(offset.device), variance * total / (total - 1))
         scale = (variance + self.eps).rsqrt().to(input)
         if self.weight is not None:
             scale = scale * self.weight

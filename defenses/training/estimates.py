@@ -34,5 +34,7 @@ def estimate_seconds(request: TrainingRequest, data: TrainingData, device: torch
         began = time.perf_counter()
         defense.step(ensemble, optimiser, images, labels, generator)
         seconds = time.perf_counter() - began
+    if whole.boosts:  # the step above had all members at once; in turn, the k-th is attacked with those before it
+        seconds *= (request.members + 1) / 2
     batches = recipe.batch_count(recipe.train_images or len(data.train))
     return seconds * batches * sum(relative_costs(whole, recipe, ensemble, False)) / defense.cost

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,19 +15,25 @@ from defenses.checkpoints import FILE_NAME, Provenance, read_provenance, save_ch
 from defenses.errors import RunFailed
 from defenses.files import writable_folder
 from defenses.members.ensemble import Ensemble
+from defenses.members.networks import ResidualNetwork
 from defenses.members.subnormals import subnormals_as_zero
 from defenses.objectives import Defense, Place, Result
 from defenses.training.augmentation import augment, resize
+from defenses.training.convergence import curve_scores
 from defenses.training.data import TrainingData
 from defenses.training.distributed import from_first, rank, share, share_batch_norm, world_size
 from defenses.training.estimates import relative_costs
 from defenses.training.optimisation import Pace, new_optimiser
 from defenses.training.precision import require_bfloat16
 from defenses.training.progress import Progress, Reporter, Totals
-from defenses.training.request import TrainingRequest, require_same
+from defenses.training.request import TrainingRequest
 from defenses.training.scoring import score
 from defenses.training.sequential import sequential_step
 from defenses.training.state import STATE_NAME, resume_state, save_state
+
+Watch = Literal["test", "validation"]
+WATCHED = 1000
+"""Images that are watched after each epoch, so that watching costs little."""
 
 
 def train(
@@ -36,18 +43,21 @@ def train(
     device: torch.device | str = "cpu",
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_epoch: Callable[[dict[str, Any]], None] = lambda row: None,
+    on_start: Callable[[int, int], None] = lambda done, epochs: None,
+    watch: Watch | None = None,
 ) -> Path:
     """Train an ensemble into the folder ``out`` and return its checkpoint; a finished one is returned as it is.
 
     Processes that were joined (`defenses.training.distributed`) each take a share of every batch; the first one writes
-    the files and reports.
+    the files and reports. ``on_start`` hears how many epochs are done already, and of how many. ``watch`` adds the
+    accuracy on a split to each row of the history; the weights do not depend on it.
     """
     request.check(data.classes)
     asked = request.provenance(data)
     checkpoint = out / FILE_NAME
     if from_first(torch.tensor(checkpoint.is_file())):
         if rank() == 0:
-            require_same(asked, asdict(read_provenance(checkpoint)), checkpoint)
+            request.continued(asked, asdict(read_provenance(checkpoint)), checkpoint)
         return checkpoint
     data = data.first(request.recipe.train_images)
     ensemble = request.initial_ensemble(data)
@@ -56,10 +66,12 @@ def train(
     if rank() == 0:
         writable_folder(out)  # only now: a request that is refused leaves no folder behind
     ensemble = ensemble.to(device)
-    ensemble.members.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    ensemble.members.to(memory_format=layout(ensemble))  # type: ignore[call-overload]
     if world_size() > 1:
         share_batch_norm(ensemble)
-    run = _Run(request, data, ensemble, asked, out)
+    run = _Run(request, data, ensemble, asked, out, watch)
+    if rank() == 0:
+        on_start(run.state.epoch, run.runs * run.recipe.epochs)
     with subnormals_as_zero():
         run.go(on_progress, on_epoch)
     if rank() == 0:
@@ -72,16 +84,24 @@ class _Run:
     """One training run: the ensemble, its optimiser and how far it is."""
 
     def __init__(
-        self, request: TrainingRequest, data: TrainingData, ensemble: Ensemble, asked: Provenance, out: Path
+        self,
+        request: TrainingRequest,
+        data: TrainingData,
+        ensemble: Ensemble,
+        asked: Provenance,
+        out: Path,
+        watch: Watch | None,
     ) -> None:
+        self.watch = watch
         self.defense, self.recipe, self.seed = request.named.defense, request.recipe, request.seed
-        self.data, self.ensemble, self.asked, self.out = data, ensemble, asked, out
-        # independent training is K runs of one member each, one after the other
-        self.runs = len(ensemble) if self.recipe.strategy == "independent" else 1
+        self.data, self.ensemble, self.out = data, ensemble, out
+        # independent training, and boosting, are K runs of one member each, one after the other
+        one_by_one = self.recipe.strategy == "independent" or self.defense.boosts
+        self.runs = len(ensemble) if one_by_one else 1
         self.batches = self.recipe.batch_count(len(data.train))
         self.pace = Pace(ensemble, self.recipe, self.batches)
         self.optimiser = new_optimiser(ensemble, self.recipe)
-        self.state = resume_state(out, asked, ensemble, self.optimiser)
+        self.state, self.asked = resume_state(out, request, asked, ensemble, self.optimiser)
 
     @property
     def from_checkpoint(self) -> bool:
@@ -101,7 +121,8 @@ class _Run:
             if run > 0 and epoch == 0:
                 self._next_member()
             reporter.begin(state.epoch)
-            totals = self._run_epoch(reporter).of_all_processes()
+            with _seeded(_epoch_seed(self.seed, state.epoch), self.ensemble.mean.device):
+                totals = self._run_epoch(reporter).of_all_processes()
             state.epoch += 1
             row = self._close_epoch(totals, reporter.end())
             if rank() == 0:
@@ -136,7 +157,8 @@ class _Run:
         self.ensemble.precision = getattr(torch, self.recipe.precision)
         trained = self._trained(run)
         self._set_modes(trained)
-        defense = self.defense.at(Place(epoch, self.recipe.epochs, self.from_checkpoint), trained, generator)
+        place = Place(epoch, self.recipe.epochs, self.from_checkpoint, self._finished(run))
+        defense = self.defense.at(place, trained, generator)
         totals = Totals()
         try:
             order = torch.randperm(len(self.data.train), generator=generator)
@@ -151,7 +173,7 @@ class _Run:
                 advice = "No step had been taken: look for a logarithm of 0 or a division by 0 in the objective"
             raise RunFailed(
                 f"{error} in epoch {self.state.epoch + 1}, batch {batch + 1}; "
-                f"nothing after epoch {self.state.epoch} was kept. {advice}"
+                f"the last saved epoch is {self.state.epoch}. {advice}"
             ) from error
         finally:
             self.ensemble.mean, self.ensemble.precision = full_mean, torch.float32
@@ -161,12 +183,17 @@ class _Run:
         """What is trained now: the whole ensemble, or one member of it."""
         return self.ensemble if self.runs == 1 else self.ensemble.member(run)
 
+    def _finished(self, run: int) -> Ensemble | None:
+        """The members that were trained before the one of this run."""
+        members = list(self.ensemble.members)[:run]
+        return Ensemble(members, self.ensemble.mean, self.ensemble.std).eval() if members else None
+
     def _step(
         self, defense: Defense, trained: Ensemble, rows: Tensor, scale: float, generator: torch.Generator
     ) -> Result:
         device = self.ensemble.mean.device
         images = augment(self.data.train.images(rows).to(device), self.recipe, generator)
-        images = resize(images, scale).contiguous(memory_format=torch.channels_last)
+        images = resize(images, scale).contiguous(memory_format=layout(self.ensemble))
         labels = self.data.train.labels[rows].to(device)
         if self.recipe.strategy == "sequential":
             return sequential_step(defense, trained, self.optimiser, images, labels, generator)
@@ -198,10 +225,19 @@ class _Run:
             accuracy = score(self._trained(run), watched)["accuracy"] if rank() == 0 else 0.0
             row["watched_accuracy"] = round(float(from_first(torch.tensor(accuracy, dtype=torch.float64))), 6)
             state.keep_best(row["watched_accuracy"], self.ensemble)
+        if self.watch:
+            row[f"{self.watch}_accuracy"] = self._watched(run)
         row["images_per_second"] = round(totals.images / seconds, 1)
         row["seconds"] = round(seconds, 2)
         state.history.append(row)
         return row
+
+    def _watched(self, run: int) -> float:
+        """Accuracy on the first images of the split that is watched; of the processes, the first one knows it."""
+        images = self.data.test if self.watch == "test" else self.data.validation
+        assert images is not None
+        shown = images.subset(slice(0, WATCHED))
+        return float(score(self._trained(run), shown)["accuracy"]) if rank() == 0 else 0.0
 
     def _scores(self) -> dict[str, Any]:
         """What the finished ensemble reaches on the test set."""
@@ -209,7 +245,22 @@ class _Run:
         return {f"test_{name}": value for name, value in found.items()} | {
             "train_seconds": round(sum(row["seconds"] for row in self.state.history), 1),
             "frozen_members": sorted(self.state.frozen),
+            **curve_scores(self.state.history, self.recipe.epochs),
         }
+
+
+def layout(ensemble: Ensemble) -> torch.memory_format:
+    """How images lie in memory: channels last is faster; a network from outside may ask for a view of all pixels."""
+    ours = all(isinstance(member, ResidualNetwork) for member in ensemble.members)
+    return torch.channels_last if ours else torch.contiguous_format
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Whatever a network draws by itself, such as dropout, depends on the seed and the epoch alone."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def _epoch_seed(seed: int, epoch: int) -> int:

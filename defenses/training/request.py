@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from defenses.catalogue import NamedDefense
 from defenses.checkpoints import FILE_NAME, Provenance, load_checkpoint, read_provenance
 from defenses.errors import BadInput
+from defenses.members.combination import USUAL
 from defenses.members.ensemble import Ensemble, build_ensemble
-from defenses.members.networks import canonical_network
+from defenses.members.networks import canonical_network, check_network, find_network
 from defenses.objectives import Defense
 from defenses.training.data import TrainingData
 from defenses.training.recipes import OLDER_RECIPES, Recipe
@@ -28,6 +30,8 @@ class TrainingRequest:
     seed: int = 0
     start_from: Path | None = None
     """A checkpoint whose weights training starts from, or the folder that holds one."""
+    accept_changed: bool = False
+    """Go on with what another version of the defense's file trained."""
 
     def check(self, classes: int) -> None:
         """Raise BadInput when the defense cannot train such an ensemble, or not by this recipe."""
@@ -42,16 +46,19 @@ class TrainingRequest:
         if type(inner).forward is Defense.forward and type(inner).step is Defense.step:
             return
         if recipe.strategy == "sequential":
-            raise BadInput(f"{label} owns its forward pass, so it cannot be trained sequentially; use simultaneous")
+            raise BadInput(
+                f"{label} has its own forward pass, so it cannot be trained sequentially; use --strategy simultaneous"
+            )
         if recipe.precision != "float32":
-            raise BadInput(f"{label} owns its forward pass, so it is trained in float32, not in {recipe.precision}")
+            raise BadInput(f"{label} has its own forward pass, so it needs --precision float32, not {recipe.precision}")
 
     def provenance(self, data: TrainingData) -> Provenance:
         """The origin that the checkpoint will have; scores and weights are not known yet."""
+        network = find_network(self.network)
         return Provenance(
             defense=self.named.text,
             dataset=data.name,
-            network=canonical_network(self.network),
+            network=network.text,
             members=self.members,
             shape=data.shape,
             classes=data.classes,
@@ -59,23 +66,42 @@ class TrainingRequest:
             seed=self.seed,
             defense_digest=self.named.source_digest,
             data_checksum=data.checksum,
+            network_digest=network.digest,
             started_from=read_provenance(_file(self.start_from)).weights_sha256 if self.start_from else "",
         )
 
+    def continued(self, asked: Provenance, found: dict[str, Any], path: Path) -> Provenance:
+        """The origin of what is made of this request and of what a folder holds; refuses to mix two requests.
+
+        What two versions of a file trained has a digest of both, so that it is never taken for the work of one.
+        """
+        before = str(found.get("defense_digest"))
+        same = self.named.is_of(before)
+        if same or self.accept_changed:
+            found = {**found, "defense_digest": asked.defense_digest}
+        require_same(asked, found, path)
+        both = hashlib.sha256(f"{before} {asked.defense_digest}".encode()).hexdigest()
+        return asked if same else replace(asked, defense_digest=both)
+
     def initial_ensemble(self, data: TrainingData) -> Ensemble:
         """The ensemble before the first step: the one in ``start_from``, or freshly initialised members."""
+        check_network(self.network, data.shape, data.classes)
         if self.start_from is None:
             mean = data.train.mean_image()
             return build_ensemble(self.network, self.members, data.shape, data.classes, mean, self.seed)
         network = canonical_network(self.network)
-        return load_checkpoint(self.start_from, network=network, members=self.members, dataset=data.name)
+        ensemble = load_checkpoint(
+            self.start_from, network_file=network, network=network, members=self.members, dataset=data.name
+        )
+        ensemble.combination = USUAL  # a matter of evaluation; the new ensemble is told its own
+        return ensemble
 
 
 def require_same(asked: Provenance, found: dict[str, Any], path: Path) -> None:
     """Refuse to mix two different requests in one folder."""
-    result_fields = {"scores", "versions", "weights_sha256", "epoch", "format", "written", "recognised"}
+    result_fields = {"scores", "versions", "weights_sha256", "epoch", "format", "written", "recognised", "combine"}
     for name, value in json.loads(json.dumps(asdict(asked))).items():
-        there = json.loads(json.dumps(found.get(name)))
+        there = json.loads(json.dumps(found.get(name, "" if name == "network_digest" else None)))
         if name == "recipe" and isinstance(there, dict):
             there = {**OLDER_RECIPES, **there}
         if name not in result_fields and there != value:
@@ -85,6 +111,11 @@ def require_same(asked: Provenance, found: dict[str, Any], path: Path) -> None:
             if name == "defense_digest":
                 raise BadInput(
                     f"{path} was made with another version of the defense's file; delete it to train again, "
+                    "give another --out, or use it unchanged with --accept-changed-defense"
+                )
+            if name == "network_digest":
+                raise BadInput(
+                    f"{path} was made with another version of the network's file; delete it to train again, "
                     "or give another --out"
                 )
             raise BadInput(f"{path} was made with {name} {there!r}, not {value!r}; give another --out or delete it")

@@ -18,7 +18,7 @@ from defenses.files import sealed, unsealed, write_bytes, write_text
 from defenses.members.ensemble import Ensemble
 from defenses.training.distributed import bytes_from_first, rank
 from defenses.training.recipes import Recipe
-from defenses.training.request import require_same
+from defenses.training.request import TrainingRequest
 
 STATE_NAME = "training.pt"
 HISTORY_NAME = "history.csv"
@@ -89,22 +89,27 @@ def write_history(out: Path, history: list[dict[str, Any]]) -> None:
     write_text(out / HISTORY_NAME, "\n".join(lines) + "\n")
 
 
-def resume_state(out: Path, asked: Provenance, ensemble: Ensemble, optimiser: torch.optim.Optimizer) -> TrainingState:
-    """The state of the same request in the folder, its weights put in place; without one, the state at the start."""
+def resume_state(
+    out: Path, request: TrainingRequest, asked: Provenance, ensemble: Ensemble, optimiser: torch.optim.Optimizer
+) -> tuple[TrainingState, Provenance]:
+    """The state of the same request in the folder, its weights put in place; without one, the state at the start.
+
+    With it comes the origin that the checkpoint will have.
+    """
     path = out / STATE_NAME
     try:
         found = bytes_from_first(path.read_bytes() if rank() == 0 and path.is_file() else None)
         if found is None:
-            return TrainingState.at_start(len(ensemble))
-        stored = torch.load(io.BytesIO(unsealed(found)), weights_only=True, map_location=ensemble.mean.device)
+            return TrainingState.at_start(len(ensemble)), asked
+        stored = torch.load(io.BytesIO(unsealed(found)), weights_only=True, map_location="cpu")
     except Exception as error:
         reason = str(error).partition("\n")[0]
-        raise BadInput(f"{path} cannot be read ({reason}); delete it to start training afresh") from error
+        raise BadInput(f"{path} cannot be read ({reason}); delete it to start training again") from error
     names = ("epoch", "history", "best", "frozen", "stalled", "lowest")
     if not isinstance(stored, dict) or not {"asked", "weights", "optimiser", *names} <= stored.keys():
-        raise BadInput(f"{path} is not the state of a training run; delete it to start training afresh")
+        raise BadInput(f"{path} is not the state of a training run; delete it to start training again")
     try:
-        require_same(asked, json.loads(stored["asked"]), path)
+        asked = request.continued(asked, json.loads(stored["asked"]), path)
         ensemble.load_state_dict(stored["weights"])
         optimiser.load_state_dict(stored["optimiser"])
         state = TrainingState(**{name: stored[name] for name in names})
@@ -112,7 +117,7 @@ def resume_state(out: Path, asked: Provenance, ensemble: Ensemble, optimiser: to
         if isinstance(error, BadInput):
             raise
         reason = str(error).partition("\n")[0]
-        raise BadInput(f"{path} is damaged ({reason}); delete it to start training afresh") from error
+        raise BadInput(f"{path} is damaged ({reason}); delete it to start training again") from error
     if rank() == 0:
         write_history(out, state.history)  # a kill between the two files leaves it an epoch behind
-    return state
+    return state, asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from benchmark import evaluate
+from benchmark import Bound, evaluate
+from benchmark.evaluations.worst_case import stages
 from benchmark.findings.rows import COLUMNS
+from benchmark.machine import batch_bar
 from defenses.checkpoints import load_checkpoint
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble
@@ -39,6 +43,98 @@ def test_the_columns_are_those_of_table_csv(ensemble: Ensemble, digits: Digits) 
     assert (table["accuracy"] < table["clean_accuracy"]).all()
     assert ((table["ci_low"] <= table["accuracy"]) & (table["accuracy"] <= table["ci_high"])).all()
     assert table["published"].isna().all() and (table["flags"] == "").all()
+
+
+def test_the_result_shows_itself_in_short_with_the_accuracy_first(ensemble: Ensemble, digits: Digits) -> None:
+    table = evaluate(ensemble, digits[0][:30], digits[1][:30], ["fgsm(eps=0.1)", "pgd(eps=0.1)"])
+    heading, *rows = repr(table).splitlines()
+    assert heading.split()[0] == "accuracy" and "library" not in heading
+    for row, (_, wanted) in zip(rows, table.iterrows(), strict=False):
+        assert float(row.split()[1]) == pytest.approx(wanted["accuracy"], abs=1e-4)
+        assert f"{wanted['attack']}({wanted['parameters']})" in row
+    html = table._repr_html_()
+    assert html is not None and html.index("<th>accuracy</th>") < html.index("<th>attack</th>")
+    assert f"{table['accuracy'][0]:.2f}" in html
+    part = table[["attack", "library"]]
+    assert "torchattacks" in repr(part) and type(part) is pd.DataFrame
+    del table["accuracy"]
+    assert "dataset" in repr(table) and table._repr_html_()
+
+
+@pytest.mark.parametrize("suite", ["quick", "full"])
+def test_a_suite_is_the_worst_case_of_tier_strong(suite: str, ensemble: Ensemble, digits: Digits) -> None:
+    records: dict[str, pd.DataFrame] = {}
+    images, labels = digits[0][:6], digits[1][:6]
+    table = evaluate(ensemble, images, labels, ["pgd(eps=0.05)"], suite=suite, records=records)
+    assert table["tier"].tolist() == ["strong"]
+    (found,) = records.values()
+    assert found["stages"].map(len).max() == len(stages(suite, Bound("linf", 0.05), 2, 10)), "a survivor saw all"
+    for wrong, message in (({"suite": "quik"}, "did you mean quick"), ({"suite": suite, "tier": "paper"}, "paper")):
+        with pytest.raises(BadInput, match=message):
+            evaluate(ensemble, images, labels, ["pgd(eps=0.05)"], **wrong)  # type: ignore[arg-type]
+
+
+def test_progress_is_a_line_per_attack_where_there_is_no_terminal_and_silence_unless_asked(
+    ensemble: Ensemble, digits: Digits, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, labels, attacks = digits[0][:10], digits[1][:10], ["fgsm(eps=0.1)", "pgd(eps=0.1)"]
+    evaluate(ensemble, images, labels, attacks, batch_size=5)
+    evaluate(ensemble, images, labels, attacks, batch_size=5, progress=False)
+    assert capsys.readouterr().err == ""
+    evaluate(ensemble, images, labels, attacks, batch_size=5, progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("(")[0] for line in lines] == ["fgsm", "pgd"]
+
+
+@pytest.mark.parametrize(("wanted", "patience", "shown"), [(True, 60.0, True), (None, 0.0, True), (None, 60.0, False)])
+def test_a_bar_appears_on_a_terminal_at_once_if_asked_and_otherwise_after_a_while(
+    wanted: bool | None,
+    patience: float,
+    shown: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, for rich
+    monkeypatch.setattr(batch_bar, "PATIENCE", patience)
+    with batch_bar.BatchBar(2, wanted) as bar:
+        bar.begin("an attack")
+        time.sleep(0.3)
+        bar.step()
+        bar.end()
+    assert ("an attack" in capsys.readouterr().err) == shown
+
+
+def _function(images: Tensor) -> Tensor:
+    return images.flatten(1)[:, :10]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ([nn.Flatten(), nn.Flatten()], r"Ensemble\(models\)"),
+        (nn.ModuleList([nn.Flatten()]), r"Ensemble\(models\)"),
+        (_function, "function"),
+        (nn.Flatten, r"Flatten\(\)"),
+        ("results/mine", "load_checkpoint"),
+        (None, "NoneType"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_what_to_give(model: Any, message: str, digits: Digits) -> None:
+    with pytest.raises(BadInput, match=message):
+        evaluate(model, digits[0][:10], digits[1][:10], ["fgsm(eps=0.1)"])
+
+
+def test_a_loader_or_a_dataset_is_refused_with_how_to_take_its_tensors(ensemble: Ensemble, digits: Digits) -> None:
+    dataset = TensorDataset(digits[0][:10], digits[1][:10])
+    loader = DataLoader(dataset, 4)
+    wanted = evaluate(ensemble, digits[0][:10], digits[1][:10], ["fgsm(eps=0.1)"])
+    for given in (loader, dataset):
+        with pytest.raises(BadInput, match="images, labels = ") as caught:
+            evaluate(ensemble, given, digits[1][:10], ["fgsm(eps=0.1)"])  # type: ignore[arg-type]
+        names = {"torch": torch, "DataLoader": DataLoader, "loader": loader, "dataset": dataset}
+        exec(str(caught.value).partition("tensors: ")[2], names)
+        found = evaluate(ensemble, names["images"], names["labels"], ["fgsm(eps=0.1)"])  # type: ignore[arg-type]
+        assert found["accuracy"].tolist() == wanted["accuracy"].tolist(), "the advice works"
 
 
 def test_any_module_with_logits_is_taken_and_nothing_is_written(
@@ -100,7 +196,7 @@ def test_a_model_that_hides_its_gradient_is_flagged_in_words(ensemble: Ensemble,
 
     row = evaluate(Masked(), digits[0][:20], digits[1][:20], ["bim(eps=0.05)"]).iloc[0]
     assert row["accuracy"] == row["clean_accuracy"]
-    assert "moved 0 of the" in row["flags"] and "gradient vanished" in row["flags"]
+    assert "changed 0 of" in row["flags"] and "gradient is zero" in row["flags"]
 
 
 @pytest.mark.parametrize(

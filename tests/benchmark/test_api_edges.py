@@ -173,7 +173,7 @@ def test_a_model_that_fails_on_large_batches_is_refused_with_the_size_and_the_re
     batch_size: int, ensemble: Ensemble, digits: Digits
 ) -> None:
     few = digits[0][:20], digits[1][:20]
-    with pytest.raises(BadInput, match=r"does not take \d+ images .*no room for.*set batch_size= to what it takes"):
+    with pytest.raises(BadInput, match=r"fails on \d+ images .*no room for.*set batch_size="):
         _table(Small(ensemble), few, batch_size=batch_size)
 
 
@@ -215,7 +215,9 @@ def test_a_model_with_a_part_on_another_device_is_refused_with_the_remedy(ensemb
         def forward(self, images: Tensor) -> Tensor:
             return self.inner(images - self.mean)
 
-    with pytest.raises(BadInput, match=r"the images are on cpu: make every tensor of it a parameter or a buffer"):
+    with pytest.raises(
+        BadInput, match=r"the images are on cpu: make every tensor of the model a parameter or a buffer"
+    ):
         _table(Elsewhere(ensemble), few)
     with pytest.raises(BadInput, match="the model on meta cannot be moved to cpu"):
         _table(nn.Sequential(nn.Flatten(), nn.Linear(64, 10, device="meta")), few)
@@ -251,6 +253,33 @@ def test_a_model_that_gives_no_number_under_attack_has_no_accuracy_and_a_flag(
     assert "no-prediction: the model's output is not a number for 10 of 10 images" in row["flags"]
     (frame,) = records.values()
     assert (frame["adversarial_prediction"] == -1).all() and not frame["correct"].any()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "apgd-ce(eps=0.1,steps=5)",
+        "apgd-t(eps=0.1,steps=5)",
+        "fab-t(eps=0.1,steps=5)",
+        "square(eps=0.1,queries=20)",
+        "autoattack(eps=0.1)",
+    ],
+)
+def test_no_number_is_not_class_0_for_attacks_that_return_only_what_fools(
+    spec: str, ensemble: Ensemble, digits: Digits
+) -> None:
+    zeros = digits[1] == 0
+    few = digits[0][zeros][:4], digits[1][zeros][:4]
+    row = evaluate(Undefined(ensemble), *few, [spec], tier="strict").iloc[0]
+    assert row["clean_accuracy"] == 100 and row["accuracy"] == 0
+
+
+@pytest.mark.parametrize(
+    "spec", ["square@art(eps=0.1,queries=20)", "square@torchattacks(eps=0.1,queries=20)", "cw(c=1,steps=20)"]
+)
+def test_no_number_is_told_where_an_attack_takes_it_for_a_class(spec: str, ensemble: Ensemble, few: Digits) -> None:
+    assert "no-prediction" in evaluate(Undefined(ensemble), *few, [spec]).iloc[0]["flags"]
+    assert "no-prediction" not in evaluate(ensemble, *few, [spec]).iloc[0]["flags"]
 
 
 def test_a_model_that_gives_no_number_loses_every_image_in_tier_strong(ensemble: Ensemble, few: Digits) -> None:
@@ -291,9 +320,40 @@ def _hook(model: nn.Module) -> None:
     model.register_forward_hook(lambda module, inputs, output: output * 0)
 
 
+def _any_hook(model: nn.Module) -> None:
+    model.register_full_backward_pre_hook(lambda module, gradients: (gradients[0] * 0,))
+
+
+def _new_buffer(model: nn.Module) -> None:
+    model.register_buffer("offset", torch.ones(1))
+
+
+def _new_weights(model: nn.Module) -> None:
+    for module in model.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(torch.zeros_like(weight)))
+
+
+def _parts(model: nn.Module) -> None:
+    for name, _ in model.named_children():
+        setattr(model, name, nn.ModuleList())
+
+
+def _method(model: nn.Module) -> None:
+    model.member_logits = lambda images: torch.zeros(2, len(images), 10)
+
+
+def _class(model: nn.Module) -> None:
+    model.__class__ = type("Other", (type(model),), {"forward": lambda self, images: torch.zeros(len(images), 10)})
+
+
 def _error(model: nn.Module) -> None:
     _weights(model)
     raise ZeroDivisionError("on purpose")
+
+
+def _exit(model: nn.Module) -> None:
+    raise SystemExit(0)
 
 
 VANDALS: dict[str, tuple[Callable[[nn.Module], None], str]] = {
@@ -301,7 +361,14 @@ VANDALS: dict[str, tuple[Callable[[nn.Module], None], str]] = {
     "buffers": (_buffers, "failed: ModelChanged: vandal.* changed the model"),
     "mode": (_mode, r"failed: ModelChanged: vandal.* changed the model \(mode of"),
     "forward": (_forward, r"failed: ModelChanged: vandal.* changed the model \(forward of"),
-    "hook": (_hook, r"failed: ModelChanged: vandal.* changed the model \(hooks of"),
+    "hook": (_hook, r"failed: ModelChanged: vandal.* changed the model \(forward hooks of"),
+    "any-hook": (_any_hook, r"failed: ModelChanged: vandal.* changed the model \(backward pre hooks of"),
+    "new-buffer": (_new_buffer, r"failed: ModelChanged: vandal.* changed the model \(buffers of"),
+    "new-weights": (_new_weights, r"failed: ModelChanged: vandal.* changed the model \(parameters of"),
+    "parts": (_parts, r"failed: ModelChanged: vandal.* changed the model \(modules of"),
+    "method": (_method, r"failed: ModelChanged: vandal.* changed the model \(member_logits of"),
+    "class": (_class, r"failed: ModelChanged: vandal.* changed the model \(class of"),
+    "exit": (_exit, "failed: SystemExit: 0"),
     "error": (_error, "failed: ZeroDivisionError: on purpose"),
 }
 
@@ -321,7 +388,10 @@ def _state(model: nn.Module) -> list[Any]:
     tensors = [
         (name, tensor.clone(), tensor.requires_grad) for name, tensor in model.state_dict(keep_vars=True).items()
     ]
-    modules = [(m.training, type(m), "forward" in vars(m), dict(m._forward_hooks)) for m in model.modules()]
+    modules = [
+        (m.training, type(m), sorted(vars(m)), dict(m._forward_hooks), dict(m._backward_pre_hooks))
+        for m in model.modules()
+    ]
     return [[(name, tensor.tolist(), wanted) for name, tensor, wanted in tensors], modules]
 
 

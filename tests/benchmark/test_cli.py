@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import benchmark
 from benchmark.cli import run
 from benchmark.datasets.catalogue import DATASETS
 from benchmark.machine.clock import clock
@@ -93,6 +95,62 @@ def test_listings_name_everything_as_text_and_as_json(
     assert run(["list", what]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(rows) + 1 and lines[0].startswith("name")
+
+
+def test_list_alone_is_an_overview_of_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list"]) == 0
+    text = capsys.readouterr().out
+    assert run(["list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["defenses", "attacks", "datasets", "networks", "presets", "checkpoints"]
+    for kind in ("defenses", "attacks", "datasets", "networks", "presets"):
+        assert run(["list", kind, "--json"]) == 0
+        assert found[kind] == [row["name"] for row in json.loads(capsys.readouterr().out)]
+        assert set(found[kind]) <= set(text.split())
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.split() == ["adp-bench", benchmark.__version__]
+    assert benchmark.__version__ == version("adp-benchmark")
+
+
+@pytest.mark.parametrize("command", [[], ["list"], ["train"], ["run"], ["compare"], ["data"], ["data", "fetch"]])
+def test_h_is_short_for_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command, "--help"]) == 0
+    wanted = capsys.readouterr().out
+    assert run([*command, "-h"]) == 0
+    assert capsys.readouterr().out == wanted != ""
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("adp-bench lis", {"list"}),
+        ("adp-bench list at", {"attacks"}),
+        ("adp-bench train base", {"baseline"}),
+        ("adp-bench train baseline --dataset cifar", {"cifar10", "cifar100"}),
+        ("adp-bench run dem", {"demo"}),
+        ("adp-bench run demo --attack pg", {"pgd"}),
+        ("adp-bench compare baseline --against jsd --tier s", {"strict", "strong"}),
+    ],
+)
+def test_the_shell_completes_commands_and_names_without_loading_torch(words: str, wanted: set[str]) -> None:
+    script = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: 'torch' in sys.modules and sys.stdout.write('loaded-torch'))\n"
+        "from benchmark.cli import main\n"
+        "main()\n"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "_ADP_BENCH_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert set(done.stdout.split()) == wanted, done.stderr
 
 
 def test_alpha_prints_the_papers_imagenet_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,6 +283,17 @@ def test_a_loss_that_is_not_finite_is_one_line_that_names_the_term(capfd: pytest
     assert re.fullmatch(r"adp-bench: the loss is not finite: term ece[^\n]+ epoch 1, batch \d[^\n]+\n", message)
 
 
+def test_a_defense_that_ends_the_program_did_not_train(capfd: pytest.CaptureFixture[str], here: Path) -> None:
+    lines = [
+        "from defenses.objectives import Baseline",
+        "class Leaving(Baseline):",
+        "    def objective(self, logits, labels):",
+    ]
+    (here / "mine.py").write_text("\n".join([*lines, "        raise SystemExit(0)"]))
+    assert run(["train", "mine.py:Leaving", *DIGITS, *QUICK, "--out", "a"]) == 1
+    assert re.fullmatch(r"adp-bench: [^\n]+\n", capfd.readouterr().err)
+
+
 # --- interrupted and killed ---
 
 
@@ -255,7 +324,8 @@ def test_a_killed_and_an_interrupted_command_go_on_and_end_like_an_unbroken_one(
         _, message = broken.communicate()
         assert broken.returncode == (-ending if ending == signal.SIGKILL else 130), message
         assert not (here / "broken" / "ensemble.safetensors").exists()
-    assert message.splitlines()[-1] == "adp-bench: interrupted; the same command goes on from what is done"
+    last = message.splitlines()[-1]
+    assert last.startswith("adp-bench: interrupted") and "same command" in last
     kept = history.read_text()
     assert run([*command, "--out", "broken"]) == 0
     assert run([*command, "--out", "whole"]) == 0
@@ -297,7 +367,7 @@ def test_a_defense_from_a_file_trains(here: Path) -> None:
     assert provenance.defense == "mine.py:Mine" and len(provenance.defense_digest) == 64
 
 
-def test_a_defense_that_was_edited_is_told_by_name_with_what_to_do(
+def test_a_defense_that_was_edited_is_told_by_name_with_what_to_do_but_a_comment_is_no_edit(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (
@@ -311,15 +381,19 @@ def test_a_defense_that_was_edited_is_told_by_name_with_what_to_do(
     train = ["train", "mine.py:Mine", *DIGITS, *QUICK, "--out", "a"]
     assert run(train) == 0
     (here / "mine.py").write_text(text + "# a word\n")
+    assert run(train) == 0
+    (here / "mine.py").write_text(text + "word = 1\n")
     capsys.readouterr()
     assert run(train) == 2
-    assert "made with another version of the defense's file; delete it to train again" in capsys.readouterr().err
+    assert "--accept-changed-defense" in capsys.readouterr().err
+    assert run([*train, "--accept-changed-defense"]) == 0
 
 
 def test_devices_and_threads_are_checked_by_name() -> None:
     assert find_device("cpu").type == "cpu"
-    assert find_device("auto").type in ("cpu", "cuda")
-    for name in ("meta", "tpu", "mps"):
+    there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    assert find_device("auto").type == (there.type if there else "cpu")
+    for name in ("meta", "tpu", "xla:7", *({"cuda", "mps", "xpu"} - {there.type if there else ""})):
         with pytest.raises(BadInput, match=name):
             find_device(name)
     with pytest.raises(BadInput, match="threads is -1"):
@@ -345,11 +419,21 @@ def test_times_are_written_as_people_say_them(seconds: float, text: str) -> None
     assert clock(seconds) == text
 
 
+def test_a_damaged_checkpoint_does_not_hide_the_others(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = (checkpoint / "ensemble.safetensors").read_bytes()
+    for name, content in (("good", whole), ("half", whole[:3000]), ("empty", b"")):
+        folder = Path("results") / "checkpoints" / "digits" / name
+        folder.mkdir(parents=True)
+        (folder / "ensemble.safetensors").write_bytes(content)
+    assert run(["list", "checkpoints", "--json"]) == 0
+    assert [row["epochs"] for row in json.loads(capsys.readouterr().out) if row["epochs"]] == [4]
+
+
 def test_checkpoints_are_listed_with_how_they_were_trained(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["list", "checkpoints"]) == 0
-    assert "no checkpoints here" in capsys.readouterr().out
+    assert "no checkpoints found" in capsys.readouterr().out
     folder = Path("results") / "checkpoints" / "digits" / "small"
     folder.mkdir(parents=True)
     (folder / "ensemble.safetensors").write_bytes((checkpoint / "ensemble.safetensors").read_bytes())
@@ -395,3 +479,55 @@ def test_an_interrupt_while_the_commands_are_put_together_is_one_line(
     monkeypatch.setattr("typer.main.get_command", interrupted)
     assert run(["report", "a"]) == 130
     assert re.fullmatch(r"adp-bench: interrupted[^\n]*\n", capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("library", ["torchattacks", "foolbox"])
+def test_the_classes_of_a_library_are_listed_with_their_parameters_or_a_reason(
+    library: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["list", "attacks", "--library", library, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert all(bool(row["left out"]) != bool(row["spec"]) for row in rows)
+    assert all(row["bound"] for row in rows if row["spec"]) and len(rows) > 30
+    assert run(["list", "attacks"]) == 0
+    short = capsys.readouterr().out
+    assert f"--library {library}" in short or "--library torchattacks" in short
+
+
+def test_only_attacks_have_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "networks", "--library", "art"]) == 2
+    assert run(["list", "attacks", "--library", "arts"]) == 2
+    assert "art" in capsys.readouterr().err
+
+
+def test_several_seeds_are_trained_one_after_the_other_and_not_again(here: Path) -> None:
+    command = ["train", "baseline", "--dataset", "digits", "--network", "mini-resnet(width=1)", "--members", "1"]
+    command += ["--epochs", "1", "--train-images", "100", "--out", "mine"]
+    assert run([*command, "--seeds", "3,5"]) == 0
+    trained = {path: path.stat().st_mtime_ns for path in here.glob("mine/*/ensemble.safetensors")}
+    assert {path.parent.name for path in trained} == {"seed3", "seed5"}
+    assert [read_provenance(path).seed for path in sorted(trained)] == [3, 5]
+    assert run([*command, "--seeds", "3,5,4"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in trained} == trained and (here / "mine" / "seed4").is_dir()
+    assert run([*command, "--seeds", "3,-1"]) == 2
+
+
+def test_a_reader_that_has_gone_is_no_error_of_a_file(here: Path) -> None:
+    command = f"{sys.executable} -m benchmark list attacks --library art | head -1"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    answer = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment, timeout=120)
+    assert answer.returncode == 0 and answer.stderr == ""
+
+
+def test_an_error_in_a_file_of_the_users_names_its_line(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "bug.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from defenses import Defense\n"
+        "@dataclass(frozen=True)\n"
+        "class Crash(Defense):\n"
+        "    def objective(self, logits, labels):\n"
+        "        return {'ece': logits @ labels}\n"
+    )
+    assert run(["train", "bug.py:Crash", "--dataset", "digits", "--epochs", "1"]) == 1
+    said = capfd.readouterr().err.splitlines()
+    assert "bug.py, line 6" in said[-1] and not any("Traceback" in line for line in said)

@@ -24,6 +24,7 @@ LAYERS = (
     "reports",
     "plan",
     "run",
+    "claims",
     "api",
     "commands",
     "cli",

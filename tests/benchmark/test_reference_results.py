@@ -13,7 +13,10 @@ from benchmark.cli import run
 from defenses.checkpoints import read_provenance
 
 ROOT = Path(__file__).parents[2] / "results"
-README = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT.parent / "README.md"))
+README = "".join(
+    path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", ROOT.parent / "README.md", ROOT.parent / "docs" / "study-adp.md")
+)
 FOLDERS = sorted(path.parent for path in ROOT.glob("*/manifest.json"))
 
 

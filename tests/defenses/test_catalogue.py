@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -115,12 +116,33 @@ def test_a_changed_file_has_another_digest(file: Path, tmp_path: Path) -> None:
     assert parse_defense(f"{file}:ready").source_digest != parse_defense(f"{other}:ready").source_digest
 
 
+def test_a_comment_in_a_file_does_not_change_its_digest_and_its_bytes_are_remembered(file: Path) -> None:
+    before = parse_defense(f"{file}:ready")
+    file.write_text("# a word\n" + MINE)
+    after = parse_defense(f"{file}:ready")
+    assert after.source_digest == before.source_digest and after.bytes_digest != before.bytes_digest
+    bytes_now = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert after.bytes_digest == bytes_now and after.is_of(bytes_now), "as in checkpoints of earlier versions"
+    assert not before.is_of(bytes_now)
+
+
+def test_a_file_may_import_from_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "scale_of_mine.py").write_text("scale = 5.0\n")
+    (tmp_path / "mine.py").write_text(
+        MINE.replace("ready = Mine(3.0)", "from scale_of_mine import scale\nready = Mine(scale)")
+    )
+    before = parse_defense(f"{tmp_path}/mine.py:ready")
+    assert before.defense.weight == 5
+    (tmp_path / "scale_of_mine.py").write_text("scale = 6.0\n")
+    assert parse_defense(f"{tmp_path}/mine.py:ready").source_digest != before.source_digest
+
+
 @pytest.mark.parametrize(
     ("rest", "message"),
     [
         ("Mien", "defines no 'Mien'; did you mean Mine"),
         ("number", "'number' .* is not a defenses.Defense"),
-        ("ready(weight=1)", "already built"),
+        ("ready(weight=1)", "is an instance"),
         ("Mine(wieght=1)", "did you mean weight"),
     ],
 )
@@ -146,7 +168,7 @@ def test_adversarial_training_refuses_to_go_around_a_defense_that_owns_its_step(
         "    def step(self, *arguments):\n"
         "        raise NotImplementedError\n"
     )
-    with pytest.raises(BadInput, match="Owner owns its training step"):
+    with pytest.raises(BadInput, match="Owner has its own training step"):
         parse_defense(f"advt-pgd+{path}:Owner")
 
 

@@ -175,7 +175,7 @@ def test_a_target_that_is_no_dataclass_is_refused(attacks: Registry[Any]) -> Non
 
 @pytest.mark.parametrize("value", ["", " padded", "a,b", "f(x)"])
 def test_a_value_that_could_not_be_read_back_has_no_text(value: str) -> None:
-    with pytest.raises(BadInput, match="cannot stand in a spec"):
+    with pytest.raises(BadInput, match="not allowed in a spec"):
         specs.canonical("pgd", Attack(eps=1, label=value))
 
 

@@ -1,11 +1,13 @@
 """Attack the product and print a table of what was lost, wrong or let in: ``python -m tests.torture [GROUP…]``.
 
-Every group runs in a process of its own, forked from this one: a crash of one is a line in its row.
+Every group runs in a process of its own, forked from this one: a crash of one is a line in its row. A few of each run
+side by side; otherwise one group follows the other, so that its seconds are its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import multiprocessing
 import os
@@ -43,12 +45,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         install_preset(Path(folder) / "presets")
         train_checkpoints(Path(folder) / "trained")
+        begun = []
         for name in asked.groups or GROUPS:
             place = Path(folder) / name
             place.mkdir()
             setting = Setting(place, Path(folder) / "trained", Random(f"{asked.seed} {name}"), asked.few)
-            tallies.append(_in_a_process(name, setting))
-            print(f"{name}: {tallies[-1].tried} tried in {tallies[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+            begun.append(_Group(name, setting))
+            if not asked.few:
+                begun[-1].wait()
+        for group in begun:
+            tallies.append(group.wait())
+            print(
+                f"{group.name}: {tallies[-1].tried} tried in {tallies[-1].seconds:.0f} s", file=sys.stderr, flush=True
+            )
     print(_table(tallies))
     return 0 if all(tally.clean for tally in tallies) else 1
 
@@ -62,29 +71,36 @@ def _import_everything() -> None:
         importlib.import_module(name)
 
 
-def _in_a_process(name: str, setting: Setting) -> Tally:
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_attack, args=(name, setting, sender))
-    began = time.monotonic()
-    process.start()
-    sender.close()
-    try:
-        tally: Tally = receiver.recv()
-    except EOFError:
-        process.join()
-        tally = Tally(name, 1, wrong=[f"the process of the group ended with code {process.exitcode}"])
-    process.join()
-    tally.seconds = time.monotonic() - began
-    return tally
+class _Group:
+    """A group at work in a process."""
+
+    def __init__(self, name: str, setting: Setting) -> None:
+        context = multiprocessing.get_context("fork")
+        self.name = name
+        self.receiver, sender = context.Pipe(duplex=False)
+        self.process = context.Process(target=_attack, args=(name, setting, sender))
+        self.process.start()
+        sender.close()
+
+    @functools.cache  # noqa: B019
+    def wait(self) -> Tally:
+        """How it ended."""
+        try:
+            tally: Tally = self.receiver.recv()
+        except EOFError:
+            self.process.join()
+            tally = Tally(self.name, 1, wrong=[f"the process of the group ended with code {self.process.exitcode}"])
+        self.process.join()
+        return tally
 
 
 def _attack(name: str, setting: Setting, sender: Connection) -> None:
-    tally = Tally(name)
+    tally, began = Tally(name), time.monotonic()
     try:
         GROUPS[name](setting, tally)
     except Exception:
         tally.wrong.append(traceback.format_exc())
+    tally.seconds = time.monotonic() - began
     sender.send(tally)
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from benchmark.cells.store import Store
 from defenses.checkpoints import FILE_NAME
+from tests.torture import hostile_data
 from tests.torture.attempts import Setting, Tally, alone, call
 from tests.torture.material import QUICK, RUN
 
@@ -72,10 +73,18 @@ def attack(setting: Setting, tally: Tally) -> None:
             _try(name, words, home, marker, tally)
         shutil.rmtree(home / "evil")
         shutil.rmtree(home / "results")
+    data = hostile_data.files(marker, bomb=Bomb(marker))
+    for name in setting.draws.sample(sorted(data), setting.amount(len(data), 5)):
+        (home / "evil").mkdir()
+        path = home / "evil" / name.partition(" ")[0]
+        data[name](path)
+        for words in _data_commands(path.relative_to(home)):
+            _try(name, words, home, marker, tally)
+        shutil.rmtree(home / "evil")
     for kind in setting.draws.sample(sorted(NAMES), setting.amount(len(NAMES), 2)):
         _try_name(kind, home, tally)
-    if not setting.few:
-        _try_manifest(home, marker, tally)
+    _try_manifest(home, marker, tally)
+    _try_attack(home, marker, tally)
 
 
 def _address_space() -> int:
@@ -93,6 +102,16 @@ def _commands(path: Path) -> list[list[str]]:
         ["compare", "small", "--against", spec, "--preset", "torture", "--attack", "fgsm", "--tier", "strict", *out],
         ["train", "baseline", *QUICK, "--start-from", str(path), "--out", "evil/trained"],
         ["list", "checkpoints"],
+    ]
+
+
+def _data_commands(path: Path) -> list[list[str]]:
+    """Every door that data can come in by."""
+    quick = ["--epochs", "1", "--network", "mini-resnet(width=1)", "--members", "1", "--threads", "1"]
+    claim = ["--claim", "fgsm(eps=0.1)=50", "--samples", "4", "--threads", "1", "--out", "evil/audit"]
+    return [
+        ["train", "baseline", "--dataset", str(path), *quick, "--out", "evil/trained"],
+        ["audit", "small", "--dataset", str(path), *claim],
     ]
 
 
@@ -284,3 +303,16 @@ def _try_manifest(home: Path, marker: Path, tally: Tally) -> None:
         for words in (["report", "named"], ["verify", "named"]):
             _try(f"manifest with {spec}", words, home, marker, tally)
     shutil.rmtree(home / "named")
+
+
+def _try_attack(home: Path, marker: Path, tally: Tally) -> None:
+    """A run with an attack from a file, which is exchanged afterwards: only whoever names it runs it."""
+    path = home / "mine.py"
+    path.write_text("def attack(model, images, labels): return (images + 0.1).clamp(0, 1)\n")
+    words = [*RUN[:4], "--attack", "mine.py:attack(bound=linf:0.1)", "--tier", "strict", "--samples", "8"]
+    if alone([*words, "--keep-images", "--out", "attacked"], home, home / "log"):
+        raise RuntimeError((home / "log").read_text())
+    path.write_text(f"open({str(marker)!r}, 'w')\n{path.read_text()}")
+    for asked in (["report", "attacked"], ["verify", "attacked"], ["verify", "attacked", "--model", "small"]):
+        _try("attack from a file", asked, home, marker, tally)
+    shutil.rmtree(home / "attacked")

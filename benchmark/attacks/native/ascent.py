@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.definitions import PGD
+from benchmark.attacks.native.balls import project, random_start, uphill
 from benchmark.attacks.native.losses import LOSSES, Loss
 
 
@@ -34,7 +35,7 @@ def restarted(
     for restart in range(first, first + attack.restarts):
         if not len(survivors):
             break
-        x = random_start(model, images, survivors, attack.eps, restart)
+        x = random_start(model, images, survivors, attack.bound, restart)
         x, fooled = _ascend(model, images[survivors], x, labels[survivors], attack)
         adversarial[survivors] = x
         survivors = survivors[~fooled]
@@ -52,8 +53,9 @@ def _ascend(model: nn.Module, clean: Tensor, start: Tensor, labels: Tensor, atta
         running, gradient = running[~hit], gradient[~hit]
         if not len(running):
             return x, fooled
-        moved = x[running] + sign * attack.step * gradient.sign()
-        x[running] = project(moved, clean[running], attack.eps)
+        here = x[running]
+        moved = here + uphill(sign * gradient, here, attack.bound, attack.step)
+        x[running] = project(moved, clean[running], attack.bound)
     with torch.no_grad():
         fooled[running] = (model(x[running]).argmax(-1) == labels[running]) == attack.targeted
     return x, fooled
@@ -65,14 +67,3 @@ def gradient_of(model: nn.Module, x: Tensor, labels: Tensor, loss: Loss, targete
     logits = model(x)
     (gradient,) = torch.autograd.grad(loss(logits, labels).sum(), x)
     return gradient, (logits.detach().argmax(-1) == labels) == targeted
-
-
-def random_start(model: AttackedModel, images: Tensor, chosen: Tensor, eps: float, restart: int) -> Tensor:
-    """A point drawn uniformly in the ball around each chosen image, clipped to [0, 1]."""
-    drawn = model.uniform(chosen, images.shape[1:], restart).to(images)
-    return (images[chosen] + eps * (2 * drawn - 1)).clamp(0, 1)
-
-
-def project(x: Tensor, clean: Tensor, eps: float) -> Tensor:
-    """The nearest point in the L∞ ball around the clean image and in [0, 1]."""
-    return torch.minimum(torch.maximum(x, clean - eps), clean + eps).clamp(0, 1)

@@ -8,9 +8,9 @@ from torch.nn import functional
 
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.definitions import Evasive
-from benchmark.attacks.native.ascent import project
+from benchmark.attacks.native.balls import project
 from defenses.errors import BadInput
-from defenses.members.diversity import log_ensemble_diversity, log_mean_probability
+from defenses.members.diversity import log_ensemble_diversity
 
 
 def evasive(model: nn.Module, images: Tensor, labels: Tensor, attack: Evasive) -> Tensor:
@@ -26,11 +26,13 @@ def evasive(model: nn.Module, images: Tensor, labels: Tensor, attack: Evasive) -
         adversarial.requires_grad_()
         logits = model.member_logits(adversarial)
         if len(logits) < 2:
-            raise BadInput("this attack looks at the members of an ensemble; give it a defenses.Ensemble of 2 or more")
-        log_probability = log_mean_probability(logits)
+            raise BadInput(
+                "this attack needs the members of an ensemble; give a defenses.Ensemble with 2 or more members"
+            )
+        log_probability = model.combination.combine(logits)
         diversity = log_ensemble_diversity(logits, log_probability.argmax(-1))
         loss = functional.nll_loss(log_probability, labels, reduction="sum") + attack.weight * diversity.sum()
         (gradient,) = torch.autograd.grad(loss, adversarial)
         moved = adversarial.detach() + step * gradient.sign()
-        adversarial = project(moved, images, attack.eps)
+        adversarial = project(moved, images, attack.bound)
     return adversarial

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.definitions import MORA
-from benchmark.attacks.native.ascent import project, random_start
+from benchmark.attacks.native.balls import project, random_start, uphill
+from defenses.members.combination import Combination, Votes, parse_combination
 from defenses.members.diversity import log_mean_probability
 
 GAP = 10.0
@@ -36,7 +37,7 @@ def mora(model: nn.Module, images: Tensor, labels: Tensor, attack: MORA) -> Tens
     for number, (mix, rank) in enumerate(runs):
         if not len(survivors):
             break
-        start = random_start(model, images, survivors, attack.eps, number)
+        start = random_start(model, images, survivors, attack.bound, number)
         targets = None if rank is None else order[survivors, rank]
         x, fooled = _ascend(model, images[survivors], start, labels[survivors], targets, mix, attack)
         adversarial[survivors] = x
@@ -47,14 +48,15 @@ def mora(model: nn.Module, images: Tensor, labels: Tensor, attack: MORA) -> Tens
 def _ascend(
     model: AttackedModel, clean: Tensor, start: Tensor, labels: Tensor, targets: Tensor | None, mix: float, attack: MORA
 ) -> tuple[Tensor, Tensor]:
+    rule = model.combination if attack.average == "ensemble" else parse_combination(attack.average)
     x, previous = start.clone(), start.clone()
     fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     running = torch.arange(len(x), device=x.device)
     for step in range(attack.steps):
         point = x[running].requires_grad_()
         members = model.member_logits(point)
-        output = combined(members, attack.average)
-        hit = output.detach().argmax(-1) != labels[running]
+        output = smooth(members, rule)
+        hit = rule.combine(members.detach()).argmax(-1) != labels[running]
         loss = mixed_loss(members, output, labels[running], None if targets is None else targets[running], mix)
         (gradient,) = torch.autograd.grad(loss.sum(), point)
         fooled[running[hit]] = True
@@ -63,23 +65,21 @@ def _ascend(
             return x, fooled
         size = 2 * attack.eps * (1 + math.cos(math.pi * step / attack.steps)) / 2
         here, around = x[running], clean[running]
-        there = project(here + size * gradient.sign(), around, attack.eps)
+        there = project(here + uphill(gradient, here, attack.bound, size), around, attack.bound)
         moved = here + MOMENTUM * (there - here) + (1 - MOMENTUM) * (here - previous[running])
         previous[running] = here
-        x[running] = project(moved, around, attack.eps)
+        x[running] = project(moved, around, attack.bound)
     with torch.no_grad():
-        output = combined(model.member_logits(x[running]), attack.average)
+        output = rule.combine(model.member_logits(x[running]))
         fooled[running] = output.argmax(-1) != labels[running]
     return x, fooled
 
 
-def combined(members: Tensor, average: str) -> Tensor:
+def smooth(members: Tensor, rule: Combination) -> Tensor:
     """What the ensemble makes of its members' logits (K, N, L): log-probabilities or, of votes, their soft count."""
-    if average == "probabilities":
-        return log_mean_probability(members)
-    if average == "logits":
-        return torch.log_softmax(members.mean(0), dim=-1)
-    return log_mean_probability(GAP * members / _gap(members).clamp_min(1e-12))  # every member equally sure of its vote
+    if isinstance(rule, Votes):  # every member equally sure of its vote
+        return log_mean_probability(GAP * members / _gap(members).clamp_min(1e-12))
+    return rule.combine(members)
 
 
 def mixed_loss(members: Tensor, output: Tensor, labels: Tensor, targets: Tensor | None, mix: float) -> Tensor:

@@ -1,19 +1,14 @@
-"""Presets: a named grid of cells is a TOML file in this folder."""
+"""Presets: a named grid of cells is a TOML file, in this folder or of the user's."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from benchmark.evaluations import EVALUATIONS
-from benchmark.evaluations.clean import CleanSection
-from benchmark.evaluations.task import Section
-from benchmark.evaluations.whitebox import WhiteBoxSection
-from benchmark.evaluations.worst_case import WorstCaseSection
-from benchmark.harness.tiers import check_tier
+from benchmark.evaluations.preset_table import PresetTable
 from benchmark.plan.grid import Grid
+from benchmark.plan.presets.schema import read_grids
 from defenses.errors import BadInput
 from defenses.registry import did_you_mean
 
@@ -23,54 +18,60 @@ else:
     import tomli as tomllib
 
 FOLDER = Path(__file__).parent
+SUFFIX = ".toml"
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One artifact of the paper, or one of ours."""
+    """One artifact of the paper, or one of ours, or the user's."""
 
     name: str
+    """Of a user's file, with its ending."""
     title: str
     grids: tuple[Grid, ...]
 
 
 def preset_names() -> list[str]:
-    """Every preset there is."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    """Every preset that comes with the project."""
+    return sorted(path.stem for path in FOLDER.glob(f"*{SUFFIX}"))
 
 
 def load_preset(name: str) -> Preset:
-    """Read a preset by name."""
+    """A preset by its name, or by the path of a TOML file; paths in it are relative to the working folder."""
+    if is_file_name(name):
+        path = Path(name)
+        return _read(path.name, path.stem, str(path), _text_of(path))
+    return _read(name, name, f"{name}{SUFFIX}", preset_text(name))
+
+
+def is_file_name(name: str) -> bool:
+    """True where the user names a file, not a preset that comes with the project."""
+    return name.endswith(SUFFIX) or "/" in name or "\\" in name
+
+
+def preset_text(name: str) -> str:
+    """The TOML of a preset that comes with the project."""
     if name not in preset_names():
-        raise BadInput(f"unknown preset {name!r}; {did_you_mean(name, preset_names())}")
-    content = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-    return Preset(name, content["title"], tuple(_grid(entry) for entry in content["grid"]))
+        beside = f"{name}{SUFFIX}"
+        hint = f"for the file here, write {beside}" if Path(beside).is_file() else did_you_mean(name, preset_names())
+        raise BadInput(f"unknown preset {name!r}; {hint}")
+    return (FOLDER / f"{name}{SUFFIX}").read_text(encoding="utf-8")
 
 
-def _grid(entry: dict[str, Any]) -> Grid:
-    return Grid(
-        dataset=entry["dataset"],
-        defenses=tuple(entry["defenses"]),
-        tiers=tuple(check_tier(tier) for tier in entry.get("tiers", ["paper", "strict"])),
-        members=entry.get("members", 3),
-        network=entry.get("network", "resnet20"),
-        recipe=entry.get("recipe", "fast"),
-        batch_size=entry.get("batch_size", 100),
-        sections=tuple(_sections(entry)),
-    )
+def _text_of(path: Path) -> str:
+    if path.is_dir() or not path.exists():
+        raise BadInput(f"{path} is not a file; give the path of a TOML file, or a name from `adp-bench list presets`")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
-def _sections(entry: dict[str, Any]) -> list[Section]:
-    """The sections in the order of a report; the list ``attacks`` holds two, since ``none`` stands for no attack."""
-    found: list[Section] = []
-    rows = entry.get("attacks", [])
-    for _, section in EVALUATIONS:
-        if section is CleanSection:
-            found += [CleanSection.read(item) for item in rows if item["spec"] == CleanSection.key]
-        elif section is WhiteBoxSection and rows:
-            found.append(WhiteBoxSection.read([item for item in rows if item["spec"] != CleanSection.key]))
-        elif section is WorstCaseSection:  # a tier, which may be asked for in any preset with rows
-            found.append(WorstCaseSection.read(entry["strong"]) if "strong" in entry else WorstCaseSection())
-        elif section.key in entry and section is not WhiteBoxSection:
-            found.append(section.read(entry[section.key]))
-    return found
+def _read(name: str, title: str, place: str, text: str) -> Preset:
+    try:
+        table = PresetTable(tomllib.loads(text), place)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        end = f"at line {len(text.splitlines())}, the end of the file"
+        words = str(error).replace("at end of document", end)
+        raise BadInput(f"{place} is not TOML: {words}") from None
+    return Preset(name, table.text("title", title), read_grids(table))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.attacks import NamedAttack
+from benchmark.attacks.definitions import came_later
 from defenses import specs
 
 Key = tuple[str, int, str, str, float | str, str]
@@ -45,9 +46,9 @@ def published_accuracy(
         usual: dict[str, Any] = {}
         attack = "none"
     else:
-        settings, attack = named.attack.settings(), named.name
+        settings, attack = named.settings(), named.name
         fields = specs.parameters(type(named.attack))
-        usual = {key: field.default for key, field in fields.items()}
+        usual = {key: field.default for key, field in fields.items() if not came_later(field)}
         if attack == "jsma":
             usual["eps"] = 0.2 if dataset == "mnist" else 0.1
     for (data, count, name, parameter, value, who), accuracy in _table().items():

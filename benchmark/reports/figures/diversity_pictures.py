@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,19 +17,20 @@ from numpy.typing import NDArray
 from benchmark.cells.cell import Cell
 from benchmark.evaluations.diversity import SHOWN, Diversity
 from benchmark.evaluations.task import member_name
+from benchmark.findings import naming
 from benchmark.findings.results import Results
 from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import (
     SMALL,
     WIDTH,
     Figure,
-    canvas,
+    column_figure,
     frames,
+    legend_below,
     legend_columns,
     legend_height,
     legend_width,
     look,
-    margins,
     seed_mark,
     sheet,
     slug,
@@ -37,10 +40,13 @@ from benchmark.reports.figures.drawing import (
 
 STEP, LINE = 1.1, 1.24
 """From one panel of bars to the next, in panels, and from one line to the next, where a bar of 1 is 1 high."""
+MOST_NAMED = 10
+"""Classes that have room for their names, and colours of their own."""
 MIDDLE = 0.6
 """Where the middle of a class's bars is, in classes."""
 
 Points = NDArray[np.float64]
+Found = list[tuple[Cell, pd.DataFrame]]
 
 
 def diversity_figures(results: Results) -> list[Figure]:
@@ -50,7 +56,9 @@ def diversity_figures(results: Results) -> list[Figure]:
         groups.setdefault((cell.images.dataset, cell.conditions.seed), []).append((cell, results.records[cell]))
     figures: list[Figure | None] = []
     for (dataset, seed), found in groups.items():
-        figures += [draw(dataset, seed_mark(seed), found) for draw in (_histogram, _geometry, _planes)]
+        class_name = partial(results.class_name, dataset)
+        figures += [_histogram(dataset, seed_mark(seed), found)]
+        figures += [draw(dataset, seed_mark(seed), found, class_name) for draw in (_geometry, _planes)]
     return [figure for figure in figures if figure]
 
 
@@ -58,12 +66,10 @@ def _histogram(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) 
     low = min(float(records["led"].quantile(0.001)) for _, records in found)
     edges = np.linspace(min(np.floor(low), -1), 0, 61)
     medians = [(cell.ensemble.defense, float(records["led"].median())) for cell, records in found]
-    labels = [f"{escaping.figure(defense)} (median {median:.2f})" for defense, median in medians]
+    labels = [f"{escaping.figure(naming.defense(defense))} (median {median:.2f})" for defense, median in medians]
     data = []
     with style():
-        figure = canvas(max(2.3, legend_height(len(labels))))
-        margins(figure, left=0.5, right=0.12 + legend_width(labels))
-        axis = figure.subplots()
+        figure, axis = column_figure(1.7, labels)
         for position, (cell, records) in enumerate(found):
             share, _ = np.histogram(records["led"].clip(edges[0], edges[-1]), bins=edges)
             share = 100 * share / len(records)
@@ -71,19 +77,22 @@ def _histogram(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) 
             columns = {"defense": cell.ensemble.defense, "from": edges[:-1], "to": edges[1:], "percent": share}
             data.append(pd.DataFrame(columns))
         axis.set_xlabel("log ensemble diversity, true label removed")
-        axis.set_ylabel("test images, %")
+        axis.set_ylabel("test images (%)")
         axis.set_yscale("symlog", linthresh=10)
         axis.set_yticks(ticks := [0, 5, 10, 20, 50, 100], [str(tick) for tick in ticks])
         axis.minorticks_off()
         axis.set_ylim(0, 100)
-        figure.legend(loc="upper right", borderaxespad=0.3)
-    told = ", ".join(f"{defense} {median:.2f}" for defense, median in medians)
-    words = f"Median of the log ensemble diversity: {told}. Above 10 % the scale is logarithmic."
-    title = f"Ensemble diversity on the test set of {dataset}"
+        legend_below(figure, labels)
+    told = "; ".join(f"{naming.defense(defense)}: {median:.2f}" for defense, median in medians)
+    words = (
+        f"Median of the log ensemble diversity. {told}. Further right is more diverse. "
+        "Above 10 % the vertical scale is logarithmic."
+    )
+    title = f"Ensemble diversity on the test images of {naming.dataset(dataset)}"
     return Figure(slug("diversity", dataset, mark), title, words, figure, pd.concat(data, ignore_index=True).round(6))
 
 
-def _geometry(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure | None:
+def _geometry(dataset: str, mark: str, found: Found, class_name: Callable[[int], str]) -> Figure | None:
     """Normalised non-maximal predictions of the members for the first images that every ensemble gets right."""
     shown = min(SHOWN, *(len(records) for _, records in found))
     right = np.logical_and.reduce([records["correct"].to_numpy()[:shown] for _, records in found])
@@ -115,10 +124,17 @@ def _geometry(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) -
                         }
                     )
                 )
-    heads = [f"image {index}, class {int(found[0][1]['label'].iloc[index])}" for index in chosen]
-    figure = _draw_bars([escaping.figure(cell.ensemble.defense) for cell, _ in found], heads, classes, bars)
-    words = "Bars of different members on the same classes mean alike predictions; on different classes, diverse ones."
-    title = f"Normalised non-maximal predictions of the members on {dataset}"
+    names = [class_name(label) for label in range(classes)]
+    labels = [int(found[0][1]["label"].iloc[index]) for index in chosen]
+    heads = [f"image {index}, class {names[label]}" for index, label in zip(chosen, labels, strict=True)]
+    figure = _draw_bars(
+        [escaping.figure(naming.defense(cell.ensemble.defense)) for cell, _ in found], heads, names, bars
+    )
+    words = (
+        "Predictions of each member without the true class, scaled to length 1. Bars of different members on the same "
+        "classes: the members err alike; on different classes: they are diverse."
+    )
+    title = f"Non-maximal predictions of the members on {naming.dataset(dataset)}"
     return Figure(slug("geometry", dataset, mark), title, words, figure, pd.concat(data, ignore_index=True))
 
 
@@ -130,24 +146,27 @@ def _bars(left: NDArray[Any], foot: float, width: float, values: Points) -> Poin
     return np.stack([x, y], axis=2)
 
 
-def _draw_bars(defenses: list[str], heads: list[str], classes: int, bars: dict[str, list[Points]]) -> Canvas:
+def _draw_bars(defenses: list[str], heads: list[str], names: list[str], bars: dict[str, list[Points]]) -> Canvas:
     """A line per defense and a column per image; a unit is a class wide and a bar of 1 high."""
+    classes, legend = len(names), [naming.classifier(member) for member in bars]
+    names = [escaping.figure(name) for name in names] if classes <= MOST_NAMED else []
+    upright = text_width(names) < 0.15
+    named = 0.17 if upright else text_width(names) + 0.08
     left = 0.4 + text_width(defenses, 8)
     width = max(WIDTH, left + 4.5)
     across, down = (width - left) / (len(heads) * STEP * classes), 0.64
-    columns = legend_columns(list(bars), 8)
+    columns = legend_columns(legend, 8)
     foot = (len(defenses) - 1) * LINE + 1
-    height = 0.25 + down * foot + 0.42 + legend_height(-(-len(bars) // columns))
+    height = 0.25 + down * foot + 0.25 + named + legend_height(-(-len(bars) // columns))
     corners = [
         (column * STEP * classes, line * LINE + 1) for line in range(len(defenses)) for column in range(len(heads))
     ]
-    numbers = range(classes if classes <= 10 else 0)
     with style():
         figure, axis = sheet(height, width, left=left, top=0.25, unit=(across, down))
-        for k, (member, shapes) in enumerate(bars.items()):
+        for k, shapes in enumerate(bars.values()):
             path = Path.make_compound_path_from_polys(np.concatenate(shapes))
-            axis.add_patch(PathPatch(path, facecolor=look(k)["color"], linewidth=0, label=member))
-        frames(axis, corners, (1.04 * classes, 1.04), [number + MIDDLE for number in numbers], (0, 1))
+            axis.add_patch(PathPatch(path, facecolor=look(k)["color"], linewidth=0, label=legend[k]))
+        frames(axis, corners, (1.04 * classes, 1.04), [number + MIDDLE for number in range(len(names))], (0, 1))
         for line, defense in enumerate(defenses):
             axis.text(-0.25 / across, line * LINE + 0.5, defense, ha="right", va="center")
             for value in (0, 1):
@@ -155,14 +174,15 @@ def _draw_bars(defenses: list[str], heads: list[str], classes: int, bars: dict[s
         for column, head in enumerate(heads):
             x = column * STEP * classes
             axis.text(x + classes / 2, -0.09 / down, head, ha="center")
-            axis.text(x + classes / 2, foot + 0.36 / down, "class", ha="center")
-            for number in numbers:
-                axis.text(x + number + MIDDLE, foot + 0.19 / down, f"{number}", fontsize=SMALL, ha="center")
+            axis.text(x + classes / 2, foot + (0.19 + named) / down, "class", ha="center")
+            for number, name in enumerate(names):
+                place, turned = (x + number + MIDDLE, foot + 0.07 / down), 0 if upright else 90
+                axis.text(*place, name, fontsize=SMALL, ha="center", va="top", rotation=turned)
         figure.legend(loc="lower right", ncols=columns, borderaxespad=0.3)
     return figure
 
 
-def _planes(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) -> Figure | None:
+def _planes(dataset: str, mark: str, found: Found, class_name: Callable[[int], str]) -> Figure | None:
     found = [(cell, records) for cell, records in found if f"tsne_{member_name(0)}" in records]
     if not found:
         return None
@@ -183,30 +203,42 @@ def _planes(dataset: str, mark: str, found: list[tuple[Cell, pd.DataFrame]]) -> 
                     "y": points[:, 1].round(4),
                 }
             )
-    figure = _draw_planes([escaping.figure(cell.ensemble.defense) for cell, _ in found], planes)
-    words = "t-SNE of the pooled features of each member, a colour per class."
-    title = f"Features of the members on {dataset}"
+    names = [escaping.figure(naming.defense(cell.ensemble.defense)) for cell, _ in found]
+    classes = sorted({int(label) for plane in planes.values() for label in plane["label"]})
+    legend = {label: escaping.figure(class_name(label)) for label in classes}
+    figure = _draw_planes(names, planes, legend if len(classes) <= MOST_NAMED else {})
+    words = (
+        "t-SNE of the pooled features of each member, a colour per class. Compare how far each member pulls the same "
+        "classes apart; distances between clusters mean little."
+    )
+    title = f"Features of the members on {naming.dataset(dataset)}"
     return Figure(slug("features", dataset, mark), title, words, figure, pd.concat(planes.values(), ignore_index=True))
 
 
-def _draw_planes(defenses: list[str], planes: dict[tuple[int, int], pd.DataFrame]) -> Canvas:
+def _draw_planes(defenses: list[str], planes: dict[tuple[int, int], pd.DataFrame], legend: dict[int, str]) -> Canvas:
     """A line per defense and a column per member; a unit is a panel and the gap to the next."""
     members = max(k for _, k in planes) + 1
     across, down = 1.65, max(1.45, text_width(defenses, 8) + 0.1)
     with style():
-        height, width = 0.22 + down * len(defenses), 0.22 + across * members
+        names = list(legend.values())
+        width = max(0.22 + across * members, legend_width(names) + 0.1 if legend else 0.0)
+        columns = legend_columns(names, 5, width) if legend else 1
+        height = 0.22 + down * len(defenses) + (legend_height(-(-len(legend) // columns)) + 0.05) * bool(legend)
         figure, axis = sheet(height, width, left=0.22, top=0.22, unit=(across, down))
         boxes = [[(k, line), (k + 0.95, line), (k + 0.95, line + 0.95), (k, line + 0.95)] for line, k in planes]
         axis.add_collection(PolyCollection(boxes, facecolors="none", edgecolors="black", linewidths=0.6), autolim=False)
         for line, defense in enumerate(defenses):
             axis.text(-0.06 / across, line + 0.475, defense, rotation=90, ha="right", va="center")
         for k in range(members):
-            axis.text(k + 0.475, -0.07 / down, member_name(k), ha="center")
+            axis.text(k + 0.475, -0.07 / down, naming.classifier(member_name(k)), ha="center")
         x = np.concatenate([k + 0.95 * _spread(plane["x"]) for (_, k), plane in planes.items()])
         y = np.concatenate([line + 0.95 * (1 - _spread(plane["y"])) for (line, _), plane in planes.items()])
         colours = np.concatenate([plane["label"] for plane in planes.values()]) % 10
         for colour in range(10):  # a marker for all points of a colour takes a third of what scatter does
-            axis.plot(x[colours == colour], y[colours == colour], "o", color=f"C{colour}", ms=1.6, mew=0)
+            here = colours == colour
+            axis.plot(x[here], y[here], "o", color=f"C{colour}", ms=1.6, mew=0, label=legend.get(colour, "_"))
+        if legend:
+            figure.legend(loc="lower center", ncols=columns, borderaxespad=0.2, markerscale=3)
     return figure
 
 

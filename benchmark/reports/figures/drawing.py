@@ -1,4 +1,4 @@
-"""How figures look and are kept: one style, places in inches, SVG and PNG beside their CSV, always the same bytes."""
+"""How figures look and are kept: one style, widths of a paper's columns, files that are always the same bytes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from matplotlib.textpath import text_to_path
 
 from benchmark.machine.file_names import shortened
 from benchmark.reports import escaping
+from defenses.errors import BadInput
 from defenses.files import write_text, write_with
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 """Okabe and Ito's palette: told apart by colour-blind readers; line styles tell them apart in grey."""
 STYLES = ("-", "--", "-.", ":")
-WIDTH = 6.75
-"""Text width of a two-column paper, in inches."""
+COLUMN, WIDTH = 3.25, 6.75
+"""Widths of one column and of both columns of a paper, in inches."""
 DPI = 200
 """Pixels of a PNG per inch."""
 SMALL = 7
@@ -56,13 +57,17 @@ _RC: dict[str, Any] = {
     "savefig.dpi": DPI,
     "svg.hashsalt": "adp-benchmark",
     "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # letters stay letters: publishers refuse Type 3 fonts
 }
 
 KINDS: dict[str, dict[str, Any]] = {
     "svg": {"metadata": {"Date": None, "Creator": None}},
     "png": {"metadata": {"Software": None}, "pil_kwargs": {"compress_level": 2}},
+    "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
 }
 """How a figure is written: nothing depends on when or where; a PNG takes a third of the time, and little more room."""
+ALWAYS = ("svg", "png")
+"""What every figure is written as; the others on request."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +150,28 @@ def legend_width(labels: Iterable[str]) -> float:
     return text_width(labels) + 0.4
 
 
-def legend_columns(labels: Sequence[str], most: int = 4) -> int:
+def legend_columns(labels: Sequence[str], most: int = 4, width: float = WIDTH) -> int:
     """How many columns of a legend fit into the width of a figure."""
     for columns in range(min(len(labels), most), 1, -1):
         parts = np.array_split(np.array(labels, dtype=object), columns)  # as matplotlib fills the columns
-        if sum(legend_width(part) + 0.07 for part in parts) < WIDTH:
+        if sum(legend_width(part) + 0.07 for part in parts) < width:
             return columns
     return 1
+
+
+def column_figure(high: float, labels: Sequence[str], *, left: float = 0.5) -> tuple[Canvas, Axes]:
+    """A panel so high in one column of a paper, with room below it for the x label and for `legend_below`."""
+    columns = legend_columns(labels, 3, COLUMN)
+    width = max(COLUMN, legend_width(labels) + 0.1 if columns == 1 else COLUMN)
+    bottom = 0.42 + legend_height(-(-len(labels) // columns))
+    figure = canvas(0.07 + high + bottom, width)
+    margins(figure, left=left, bottom=bottom)
+    return figure, figure.subplots()
+
+
+def legend_below(figure: Canvas, labels: Sequence[str]) -> None:
+    """The legend of a figure made by `column_figure`, for the same labels."""
+    figure.legend(loc="lower center", ncols=legend_columns(labels, 3, COLUMN), borderaxespad=0.3)
 
 
 def legend_height(lines: int) -> float:
@@ -164,23 +184,37 @@ def look(position: int) -> dict[str, Any]:
     return {"color": COLOURS[position % len(COLOURS)], "linestyle": STYLES[position % len(STYLES)]}
 
 
-def keep(folder: Path, figures: Sequence[Figure], say: Callable[[str], None] = lambda words: None) -> None:
-    """Write every figure as SVG and PNG with its CSV; nothing in the files depends on when or where.
+def check_kind(kind: str) -> str:
+    """A kind of file that figures are written as on request."""
+    more = [name for name in KINDS if name not in ALWAYS]
+    if kind and kind not in more:
+        raise BadInput(f"figures are {kind!r}; beside SVG and PNG, they can be {' or '.join(more)}")
+    return kind
+
+
+def keep(
+    folder: Path, figures: Sequence[Figure], say: Callable[[str], None] = lambda words: None, also: str = ""
+) -> None:
+    """Write every figure as SVG and PNG, and as ``also``, with its CSV; nothing in the files depends on when or where.
 
     Figures of an earlier report that this one does not have are removed: they show what is no longer in the tables.
+    A PDF that is there already is written again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*.svg"):
         old = [path.with_name(f"{path.name[:-4]}.{kind}") for kind in ("svg", "png", "csv")]
         if all(map(Path.is_file, old)) and path.name[:-4] not in {figure.name for figure in figures}:
-            for other in old:
-                other.unlink()
+            for other in (*old, path.with_name(f"{path.name[:-4]}.pdf")):
+                other.unlink(missing_ok=True)
     for number, figure in enumerate(figures, 1):
         say(f"writing figure {number} of {len(figures)}")
         with style():
             for kind, how in KINDS.items():
+                path = folder / f"{figure.name}.{kind}"
+                if kind not in (*ALWAYS, also) and not path.is_file():
+                    continue
                 write_with(
-                    folder / f"{figure.name}.{kind}",
+                    path,
                     lambda path, kind=kind, how=how, figure=figure: figure.canvas.savefig(  # type: ignore[misc]
                         path, format=kind, **how
                     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,40 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.markers import TICKRIGHT
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
+from benchmark.findings import naming
 from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import SMALL, WIDTH, Figure, seed_mark, sheet, slug, style, text_width
 
-HEAD, FOOT, HIGH = 0.24, 0.22, 1.3
-"""In inches: above a heatmap, below it, the heatmap itself."""
-SCALE: dict[str, Any] = {"cmap": "cividis", "vmin": 0, "vmax": 100}
+HEAD, FOOT, HIGH, NAMED = 0.24, 0.22, 1.3, 0.2
+"""In inches: above a heatmap, below it, the heatmap itself, and the name of the x axis."""
+ROUND = 5.0
+"""The scale begins and ends at a multiple of this, in percent."""
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Which colour a value has: the scale spans the values off the diagonal, so that their differences are seen."""
+
+    low: float
+    high: float
+
+    @property
+    def colours(self) -> dict[str, Any]:
+        return {"cmap": "cividis", "vmin": self.low, "vmax": self.high}
+
+    def ink(self, value: float) -> str:
+        """The colour of a number on it."""
+        return "white" if value < self.low + 0.58 * (self.high - self.low) else "black"
+
+
+def _scale(rows: pd.DataFrame) -> _Scale:
+    off = rows["value"][rows["source"] != rows["target"]]
+    values = off if len(off) else rows["value"]
+    low, high = float(values.min()), float(values.max())
+    low, high = ROUND * np.floor(low / ROUND), ROUND * np.ceil(high / ROUND)
+    return _Scale(float(low), float(max(high, low + 2 * ROUND)))
 
 
 def transfer_figures(table: pd.DataFrame) -> list[Figure]:
@@ -30,16 +58,22 @@ def transfer_figures(table: pd.DataFrame) -> list[Figure]:
 def _heatmaps(rows: pd.DataFrame) -> Figure:
     dataset, attack, parameters, mode = (str(rows[key].iloc[0]) for key in ("dataset", "attack", "parameters", "mode"))
     defenses = list(dict.fromkeys(rows["defense"]))
-    what = "accuracy, %" if mode == "untargeted" else "predicted as the target, %"
-    figure = _draw({defense: _grid(rows[rows["defense"] == defense]) for defense in defenses}, what)
+    what = "accuracy (%)" if mode == "untargeted" else "predicted as target (%)"
+    grids = {naming.defense(defense): _grid(rows[rows["defense"] == defense]) for defense in defenses}
+    figure = _draw(grids, what, _scale(rows))
     off = rows[(rows["source"] != rows["target"]) & (rows["target"] != "ensemble")].groupby("defense", sort=False)
-    means = ", ".join(f"{defense} {values['value'].mean():.1f}" for defense, values in off)
-    rates = ", ".join(f"{defense} {values['transfer_rate'].mean():.1f}" for defense, values in off)
+    means = "; ".join(f"{naming.defense(str(name))}: {values['value'].mean():.1f} %" for name, values in off)
+    rates = "; ".join(f"{naming.defense(str(name))}: {values['transfer_rate'].mean():.1f} %" for name, values in off)
+    better = "Higher is better" if mode == "untargeted" else "Lower is better"
+    measured = "Accuracy" if mode == "untargeted" else "Share predicted as the target class"
     words = (
-        f"{what[0].upper()}{what[1:]}. Mean over pairs of different members: {means}. "
-        f"Share of images that fool their source and also fool another member which was right before: {rates} %."
+        f"{measured} of each target model on images made on each source model. {better}. "
+        f"Mean over pairs of different members. {means}. Transfer rate (images that fool their source and also fool "
+        f"another member that was right before). {rates}. The framed diagonal is the source itself; the colours span "
+        "the other values."
     )
-    title = f"Transfer between members on {dataset}: {attack}({parameters}), {mode}"
+    attacked = naming.attack(attack, parameters)
+    title = f"Transfer between members on {naming.dataset(dataset)}: {attacked}, {mode}"
     name = slug("transfer", dataset, attack, parameters, mode, seed_mark(int(rows["seed"].iloc[0])))
     return Figure(name, title, words, figure, rows)
 
@@ -50,10 +84,10 @@ def _grid(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.pivot(index="source", columns="target", values="value").loc[sources, targets]
 
 
-def _draw(grids: dict[str, pd.DataFrame], what: str) -> Canvas:
+def _draw(grids: dict[str, pd.DataFrame], what: str, scale: _Scale) -> Canvas:
     """Heatmaps on one sheet, in units of a cell; the first has its first cell around the origin."""
     high, wide = (max(grid.shape[axis] for grid in grids.values()) for axis in (0, 1))
-    named = 0.12 + text_width(source for grid in grids.values() for source in grid.index)
+    named = 0.12 + text_width(map(_short, (source for grid in grids.values() for source in grid.index)))
     alike = len({tuple(grid.index) for grid in grids.values()}) == 1  # then the first column has the names for all
     gap = 0.12 if alike else named
     left, right, least = named + 0.18, 0.75, max(text_width(map(escaping.figure, grids), 8), 0.29 * wide)
@@ -66,45 +100,54 @@ def _draw(grids: dict[str, pd.DataFrame], what: str) -> Canvas:
         for number in range(len(grids))
     ]
     with style():
-        height = lines * (HEAD + HIGH + FOOT)
+        height = lines * (HEAD + HIGH + FOOT) + NAMED
         figure, axis = sheet(height, width, left=left + across / 2, top=HEAD + down / 2, unit=(across, down))
         for (x, y), (defense, grid) in zip(places, grids.items(), strict=True):
-            _panel(axis, x, y, grid)
-            axis.text(x + (len(grid.columns) - 1) / 2, y - 0.5 - 0.07 / down, escaping.figure(defense), ha="center")
+            _panel(axis, x, y, grid, scale)
+            middle = x + (len(grid.columns) - 1) / 2
+            axis.text(middle, y - 0.5 - 0.07 / down, escaping.figure(defense), ha="center")
             for j, target in enumerate(grid.columns):
-                foot = y + len(grid) - 0.5 + 0.15 / down
-                axis.text(x + j, foot, target.replace("ensemble", "ens."), fontsize=SMALL, ha="center")
+                axis.text(x + j, y + len(grid) - 0.5 + 0.15 / down, _short(target), fontsize=SMALL, ha="center")
             for i, source in enumerate(grid.index if x == 0 or not alike else []):
-                axis.text(x - 0.5 - 0.05 / across, y + i, source, fontsize=SMALL, ha="right", va="center")
+                axis.text(x - 0.5 - 0.05 / across, y + i, _short(source), fontsize=SMALL, ha="right", va="center")
             if x == 0:
-                axis.text(
-                    -0.5 - named / across, y + (len(grid) - 1) / 2, "made on", rotation=90, ha="right", va="center"
-                )
-        _bar(axis, (width - left - right + 0.1) / across - 0.5, places[-1][1] + high - 0.5, across, what)
+                beside = -0.5 - named / across
+                axis.text(beside, y + (len(grid) - 1) / 2, "source model", rotation=90, ha="right", va="center")
+            if y == places[-1][1]:
+                axis.text(middle, y + len(grid) - 0.5 + (FOOT + 0.12) / down, "target model", ha="center")
+        _bar(axis, (width - left - right + 0.1) / across - 0.5, places[-1][1] + high - 0.5, across, what, scale)
     return figure
 
 
-def _panel(axis: Axes, x: float, y: float, grid: pd.DataFrame) -> None:
+def _short(name: str) -> str:
+    """A member by its number, so that many fit; the ensemble by its name."""
+    return naming.classifier(name).removeprefix("member ").replace("ensemble", "ens.")
+
+
+def _panel(axis: Axes, x: float, y: float, grid: pd.DataFrame, scale: _Scale) -> None:
     """A heatmap with its numbers; the source itself is framed, the ensemble stands apart."""
     values = grid.to_numpy(dtype=float)
     high, wide = values.shape
     edges = np.arange(wide + 1) + x - 0.5, np.arange(high + 1) + y - 0.5
-    axis.pcolormesh(*edges, values, **SCALE, edgecolors="face", linewidth=0.3)
+    axis.pcolormesh(*edges, values, **scale.colours, edgecolors="face", linewidth=0.3)
     axis.plot([x + wide - 1.5] * 2, [y - 0.5, y + high - 0.5], color="white", lw=2.5)
     for (i, j), value in np.ndenumerate(values):
-        ink = "white" if value < 58 else "black"
+        ink = scale.ink(value)
         axis.text(x + j, y + i, f"{value:.1f}", ha="center", va="center", color=ink, fontsize=6.5)
         if grid.index[i] == grid.columns[j]:
-            corner = x + j - 0.46, y + i - 0.44
-            axis.add_patch(Rectangle(corner, 0.92, 0.88, fill=False, ec=ink, lw=1.4, zorder=3))
+            corner = x + j - 0.44, y + i - 0.43
+            axis.add_patch(Rectangle(corner, 0.88, 0.86, fill=False, ec=ink, lw=1.4, zorder=3))
 
 
-def _bar(axis: Axes, x: float, bottom: float, across: float, what: str) -> None:
+def _bar(axis: Axes, x: float, bottom: float, across: float, what: str, scale: _Scale) -> None:
     """The scale of all heatmaps, from the top of the first to the bottom of the last."""
     right = x + 0.12 / across
-    axis.imshow(np.linspace(100, 0, 256)[:, None], **SCALE, extent=(x, right, bottom, -0.5), aspect="auto")
+    shades = np.linspace(scale.high, scale.low, 256)[:, None]
+    axis.imshow(shades, **scale.colours, extent=(x, right, bottom, -0.5), aspect="auto")
     axis.text(right + 0.42 / across, (bottom - 0.5) / 2, what, rotation=90, ha="center", va="center")
-    ticks = np.linspace(bottom, -0.5, 6)
-    axis.plot([right] * 6, ticks, color="black", ls="none", marker=TICKRIGHT, ms=3.5, mew=0.6)
-    for number, y in enumerate(ticks):
-        axis.text(right + 0.08 / across, y, f"{20 * number}", fontsize=SMALL, va="center")
+    ticks = np.asarray(MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(scale.low, scale.high))
+    ticks = ticks[(ticks >= scale.low) & (ticks <= scale.high)]
+    places = bottom - (ticks - scale.low) / (scale.high - scale.low) * (bottom + 0.5)
+    axis.plot([right] * len(ticks), places, color="black", ls="none", marker=TICKRIGHT, ms=3.5, mew=0.6)
+    for tick, y in zip(ticks, places, strict=True):
+        axis.text(right + 0.08 / across, y, f"{tick:g}", fontsize=SMALL, va="center")

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.ticker import LogFormatter
 
+from benchmark.findings import naming
 from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import (
     COLOURS,
@@ -38,7 +39,7 @@ def crosscheck_figures(table: pd.DataFrame) -> list[Figure]:
 def _figure(rows: pd.DataFrame) -> Figure:
     dataset, defense, tier = (str(rows[name].iloc[0]) for name in ("dataset", "defense", "tier"))
     done = rows[rows["samples"] > 0]
-    names = done["attack"].map(escaping.figure) + done["parameters"].map(_below)
+    names = done["attack"].map(lambda name: escaping.figure(naming.attack(name))) + done["parameters"].map(_below)
     attacks = list(dict.fromkeys(names))
     libraries = list(dict.fromkeys(done["library"]))
     several = names.groupby(names)
@@ -60,7 +61,7 @@ def _figure(rows: pd.DataFrame) -> Figure:
         left.set_yticks(range(len(attacks)), attacks)
         left.set_ylim(len(attacks) - 0.5, -0.5)
         left.set_xlim(-2, 102)
-        left.set_xlabel("accuracy under attack, %")
+        left.set_xlabel("accuracy under attack (%)")
         right.set_xscale("log")
         right.xaxis.set_major_formatter("{x:g}")
         right.xaxis.set_minor_formatter(_Between(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
@@ -72,13 +73,16 @@ def _figure(rows: pd.DataFrame) -> Figure:
                 axis.axhline(line - 0.5, lw=0.5, color="0.75")
             axis.tick_params(axis="y", length=0)
         figure.legend(loc="upper center", ncols=across, borderaxespad=0.2)
-    title = f"One attack, every library: {defense} on {dataset}, tier {tier}"
+    title = f"One attack in several libraries: {naming.defense(defense)} on {naming.dataset(dataset)}, tier {tier}"
     name = slug("crosscheck", dataset, defense, tier, seed_mark(int(rows["seed"].iloc[0])))
     columns = ["attack", "parameters", "library", "samples", "accuracy", "ci_low", "ci_high", "seconds"]
-    words = "Accuracy with its 95 % interval, and time on a logarithmic scale; the default library is the topmost."
+    words = (
+        "Accuracy with its 95 % interval, and time on a logarithmic scale. The topmost library of each attack is the "
+        "default. Libraries that implement the same attack should agree within their intervals."
+    )
     return Figure(name, title, words, figure, rows[columns])
 
 
 def _below(parameters: str) -> str:
     """Parameters of an attack on a line of their own."""
-    return f"\n{escaping.figure(parameters.replace(',', ', '))}" if parameters else ""
+    return f"\n{escaping.figure(naming.settings(parameters))}" if parameters else ""

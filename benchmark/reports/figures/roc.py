@@ -1,11 +1,14 @@
-"""The ROC figure: a panel per score, a curve per attack."""
+"""The ROC figure: a panel per score, a curve per attack, with their AUCs."""
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from benchmark.evaluations.detection import SCORES
+from benchmark.findings import naming
 from benchmark.findings.results import Results
 from benchmark.findings.roc_areas import roc, trials
 from benchmark.reports import escaping
@@ -14,7 +17,6 @@ from benchmark.reports.figures.drawing import (
     WIDTH,
     Figure,
     frames,
-    legend_columns,
     legend_height,
     legend_width,
     look,
@@ -26,6 +28,8 @@ from benchmark.reports.figures.drawing import (
 
 RATES = {0.0: "0", 0.5: ".5", 1.0: "1"}
 """Ticks of both axes of a ROC curve."""
+ACROSS = 3
+"""Panels side by side; the place after the last is the legend's."""
 
 
 def detection_figures(results: Results, table: pd.DataFrame) -> list[Figure]:
@@ -33,55 +37,81 @@ def detection_figures(results: Results, table: pd.DataFrame) -> list[Figure]:
     figures: list[Figure] = []
     for trial in trials(results):
         dataset, defense, seed = trial.cell.column
-        labels = [f"{title}({cell.task.parameters})" for cell, title, _ in trial.fooled]
         curves = []
         for score in SCORES:
-            for label, (_, _, fooled) in zip(labels, trial.fooled, strict=True):
-                false_alarms, caught = roc(trial.clean[score].to_numpy(), fooled[score].to_numpy())
-                columns = {"score": score, "attack": label, "false_alarms": false_alarms, "caught": caught}
-                curves.append(pd.DataFrame(columns).round(6))
+            for cell, title, fooled in trial.fooled:
+                false_positives, true_positives = roc(trial.clean[score].to_numpy(), fooled[score].to_numpy())
+                columns = {"score": score, "attack": f"{title}({cell.task.parameters})"}
+                rates = {"false_positive_rate": false_positives, "true_positive_rate": true_positives}
+                curves.append(pd.DataFrame(columns | rates).round(6))
         compared = len(trial.clean)
-        wanted = {"dataset": dataset, "defense": defense, "seed": seed}
-        wanted |= {"clean_images": compared, "score": "diversity"}
+        wanted = {"dataset": dataset, "defense": defense, "seed": seed, "clean_images": compared}
         areas = table[(table[list(wanted)] == pd.Series(wanted)).all(axis=1)]
-        words = "AUC of the diversity score: " + ", ".join(
-            f"{row.attack}({row.parameters}) {row.auc:.2f}" for row in areas.itertuples()
+        labels = [naming.attack(title, cell.task.parameters) for cell, title, _ in trial.fooled]
+        found = [
+            [_area(areas, score, title, cell.task.parameters) for cell, title, _ in trial.fooled] for score in SCORES
+        ]
+        told = "; ".join(f"{label}: {area:.2f}" for label, area in zip(labels, found[0], strict=True))
+        words = (
+            f"AUC of the diversity score (predicted label). {told}. Above the diagonal, the score detects the attack; "
+            "below it, the attack makes its images look more normal than clean ones. Numbers in the panels are AUCs."
         )
-        title = f"Detection by the ensemble's own scores: {defense} on {dataset}"
+        title = f"ROC curves of detection scores: {naming.defense(defense)} on {naming.dataset(dataset)}"
         name = slug("detection", dataset, defense, seed_mark(seed))
         if any(figure.name == name for figure in figures):  # some attacks were run on another number of images
             name, title = slug(name, f"n{compared}"), f"{title}, {compared} images"
-        figures.append(Figure(name, title, words + ".", _draw(labels, curves), pd.concat(curves, ignore_index=True)))
+        figures.append(Figure(name, title, words, _draw(labels, curves, found), pd.concat(curves, ignore_index=True)))
     return figures
 
 
-def _draw(labels: list[str], curves: list[pd.DataFrame]) -> Canvas:
-    """A panel per score on one sheet, where a rate of 1 is a unit; the curves come by score, then by attack."""
+def _area(areas: pd.DataFrame, score: str, attack: str, parameters: str) -> float:
+    """The AUC of a curve."""
+    row = areas[(areas["score"] == score) & (areas["attack"] == attack) & (areas["parameters"] == parameters)]
+    return float(row["auc"].iloc[0])
+
+
+def _draw(labels: list[str], curves: list[pd.DataFrame], areas: list[list[float]]) -> Canvas:
+    """Panels on one sheet, where a rate of 1 is a unit; the curves come by score, then by attack."""
     labels = [escaping.figure(label) for label in labels]
-    left, edge, step = 0.52, 0.05, 1.22
-    unit = (WIDTH - left - 0.07) / (step * len(SCORES) - step + 1 + 2 * edge)
-    columns = legend_columns(labels)
-    height = 0.28 + (1 + 2 * edge) * unit + 0.42 + legend_height(-(-len(labels) // columns))
-    bottom, ticks = 1 + edge, [rate + edge for rate in RATES]
+    left, edge, head, foot = 0.52, 0.05, 0.3, 0.5
+    unit = 1.42
+    step = (WIDTH - left - 0.07) / ACROSS / unit
+    down = 1 + 2 * edge + (head + foot) / unit
+    lines = -(-len(SCORES) // ACROSS)
+    ticks = [rate + edge for rate in RATES]
     with style():
-        width = max(WIDTH, legend_width(labels) + 0.1)
-        figure, axis = sheet(height, width, left=left + edge * unit, top=0.28 + edge * unit, unit=(unit, unit))
-        corners = [(column * step - edge, bottom) for column in range(len(SCORES))]
-        frames(axis, corners, (1 + 2 * edge, 1 + 2 * edge), ticks, ticks)
-        for column, score in enumerate(SCORES):
-            x = column * step
-            name = score.replace("_", ", ") + (" label" if score == "diversity_true" else "")
-            axis.text(x + 0.5, -edge - 0.09 / unit, name, ha="center")
-            axis.text(x + 0.5, bottom + 0.36 / unit, "false alarms", ha="center")
+        width = max(WIDTH, left + (ACROSS - 1) * step * unit + legend_width(labels) + 0.1)
+        height = max(lines * down * unit, (lines - 1) * down * unit + legend_height(len(labels)) + 0.3)
+        figure, axis = sheet(height, width, left=left + edge * unit, top=head + edge * unit, unit=(unit, unit))
+        places = [(number % ACROSS * step, number // ACROSS * down) for number in range(len(SCORES))]
+        frames(axis, [(x - edge, y + 1 + edge) for x, y in places], (1 + 2 * edge,) * 2, ticks, ticks)
+        for (x, y), score, found in zip(places, SCORES, areas, strict=True):
+            axis.text(x + 0.5, y - edge - 0.08 / unit, naming.score(score), ha="center")
+            axis.text(x + 0.5, y + 1 + edge + 0.36 / unit, "false positive rate", ha="center")
+            axis.text(x - edge - 0.27 / unit, y + 0.5, "true positive rate", rotation=90, ha="right", va="center")
             for rate, words in RATES.items():
-                axis.text(x + rate, bottom + 0.19 / unit, words, fontsize=SMALL, ha="center")
-            axis.plot([x, x + 1], [1, 0], color="0.7", lw=0.8)
-        for rate, words in RATES.items():
-            axis.text(-edge - 0.1 / unit, 1 - rate, words, fontsize=SMALL, ha="right", va="center")
-        axis.text(-edge - 0.27 / unit, 0.5, "caught", rotation=90, ha="right", va="center")
-        lines = []
+                axis.text(x + rate, y + 1 + edge + 0.19 / unit, words, fontsize=SMALL, ha="center")
+                axis.text(x - edge - 0.1 / unit, y + 1 - rate, words, fontsize=SMALL, ha="right", va="center")
+            axis.plot([x, x + 1], [y + 1, y], color="0.7", lw=0.8)
+            _areas(axis, x + 1, y + 1, found, 0.115 / unit)
+        drawn = []
         for number, curve in enumerate(curves):
-            column, position = divmod(number, len(labels))
-            lines += axis.plot(column * step + curve["false_alarms"], 1 - curve["caught"], **look(position))
-        figure.legend(lines[: len(labels)], labels, loc="lower center", ncols=columns, borderaxespad=0.3)
+            panel, position = divmod(number, len(labels))
+            x, y = places[panel]
+            rates = curve["false_positive_rate"], curve["true_positive_rate"]
+            drawn += axis.plot(x + rates[0], y + 1 - rates[1], **look(position))
+        corner = (len(SCORES) % ACROSS * step - edge, (len(SCORES) // ACROSS) * down - edge)
+        axis.legend(
+            drawn[: len(labels)], labels, loc="upper left", bbox_to_anchor=corner, bbox_transform=axis.transData,
+            borderaxespad=0, title="attack", alignment="left", title_fontsize=SMALL,
+        )  # fmt: skip
     return figure
+
+
+def _areas(axis: Axes, right: float, bottom: float, areas: list[float], line: float) -> None:
+    """The AUCs of a panel in the colours of their curves, one below the other, in its lower right corner."""
+    for number, area in enumerate(reversed(areas)):
+        place = bottom - 0.02 - number * line
+        colour = look(len(areas) - 1 - number)["color"]
+        axis.text(right, place, "–" if np.isnan(area) else f"{area:.2f}", fontsize=6, ha="right", color=colour)
+    axis.text(right, bottom - 0.02 - len(areas) * line, "AUC", fontsize=6, ha="right")

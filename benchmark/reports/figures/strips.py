@@ -1,4 +1,4 @@
-"""A look at the attacks: clean images, adversarial ones and the difference, amplified."""
+"""Clean images, adversarial images and the perturbation, amplified."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from benchmark.cells.cell import Cell
 from benchmark.evaluations.whitebox import WhiteBox
+from benchmark.findings import naming
 from benchmark.findings.results import Results
 from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import DPI, Figure, sheet, slug, style, text_width
@@ -21,6 +22,8 @@ SIDE, GAP, HEAD, LINE = 104, 16, 34, 22
 EIGHTH = DPI // 8
 """Figures are whole eighths of an inch large: these are exact as floats, so no pixel of the PNG is lost to rounding."""
 TEXT = 6.5
+LONGEST_NAME = 12
+"""Letters of a class's name that are shown."""
 
 Picture = NDArray[np.float64]
 """Channels first, between 0 and 1."""
@@ -40,6 +43,10 @@ class _Look:
     adversarial: Picture
     prediction: int
     votes: str
+    said: str
+    """The true class, in words."""
+    told: str
+    """The predicted class, in words."""
 
     @property
     def largest(self) -> float:
@@ -80,19 +87,20 @@ def _strip(dataset: str, defense: str, lines: list[tuple[Cell, list[_Look]]]) ->
         for look in looks
     ]
     names = [_words(cell) for cell, _ in lines]
-    clean = {2 * column: (_thumbnail(look.clean), f"class {look.label}") for column, look in enumerate(lines[0][1])}
+    clean = {2 * column: (_thumbnail(look.clean), look.said) for column, look in enumerate(lines[0][1])}
     figure = _draw(["clean", *names], [clean, *(_line(looks) for _, looks in lines)])
     words = (
-        "Above each adversarial image, the ensemble's prediction and the members' in parentheses; beside it the "
-        "difference from the clean image, amplified to full range, with its largest value."
+        "Top row: clean images with their class. Below, for each attack, the adversarial image with the ensemble's "
+        "prediction and the members' predictions in parentheses. To its right: the perturbation, amplified to full "
+        "range, with its largest value."
     )
-    title = f"A look at the attacks: {defense} on {dataset}, tier strict"
+    title = f"Adversarial images: {naming.defense(defense)} on {naming.dataset(dataset)}, tier strict"
     return Figure(slug("attacks", dataset, defense), title, words, figure, pd.DataFrame(data))
 
 
 def _words(cell: Cell) -> str:
     """An attack and its parameters, a line each."""
-    return f"{escaping.figure(cell.task.name)}\n{escaping.figure(cell.task.parameters).replace(',', chr(10))}"
+    return escaping.figure(naming.attack(cell.task.name, cell.task.parameters)).replace(", ", chr(10))
 
 
 def _looks(results: Results, cell: Cell) -> list[_Look]:
@@ -101,30 +109,43 @@ def _looks(results: Results, cell: Cell) -> list[_Look]:
         return []
     index, clean = pictures.index[:IMAGES], pictures.clean
     if clean is None:
-        kept = results.clean_pictures(cell.images.checksum)
+        kept = results.clean_pictures(cell.images)
         if kept is None:
             return []
         clean = kept[index]
     records = results.records[cell].set_index("index").loc[index]
     votes = [[]] * len(index) if pictures.members is None else pictures.members.tolist()
-    return [
-        _Look(
+    looks = []
+    for place, row in enumerate(index):
+        label = int(records["label"].iloc[place])
+        prediction = int(records["adversarial_prediction"].iloc[place])
+        found = _Look(
             image=int(row),
-            label=int(records["label"].iloc[place]),
+            label=label,
             clean=clean[place].astype(float),
             adversarial=pictures.adversarial[place].astype(float),
-            prediction=int(records["adversarial_prediction"].iloc[place]),
+            prediction=prediction,
             votes="/".join(map(str, votes[place])),
+            said=_class_words(results, cell, label, "class "),
+            told=_class_words(results, cell, prediction),
         )
-        for place, row in enumerate(index)
-    ]
+        looks.append(found)
+    return looks
+
+
+def _class_words(results: Results, cell: Cell, label: int, before: str = "") -> str:
+    """A class by its name, cut to the width of a thumbnail, or by its number."""
+    name = results.class_name(cell.images.dataset, label)
+    if name == str(label):
+        return f"{before}{label}"
+    return escaping.figure(name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…")
 
 
 def _line(looks: list[_Look]) -> Line:
     line = {}
     for column, look in enumerate(looks):
         votes = f" ({look.votes})" if look.votes else ""
-        line[2 * column] = _thumbnail(look.adversarial), f"{look.prediction}{votes}"
+        line[2 * column] = _thumbnail(look.adversarial), f"{look.told}{votes}"
         line[2 * column + 1] = _thumbnail(look.difference), f"±{look.largest:.2g}"
     return line
 

@@ -18,15 +18,16 @@ from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import Figure
 from benchmark.reports.page import accuracies, facts
 from benchmark.reports.page.library_tables import library_tables
-from benchmark.reports.page.sentences import TIERS, counts, summary, warned_of
+from benchmark.reports.page.sentences import TIERS, counts, findings, verdict, warned_of, warning_lines
 from benchmark.reports.page.widgets import Picture, plain
 from benchmark.reports.tables.notes import made_on
 from defenses.files import write_text
 
-LIBRARIES = "One attack, every library"
-GAP = "How far the tiers lie apart"
+LIBRARIES = "One attack in several libraries"
+GAP = "Accuracy by tier"
 KINDS = {
     "gap": GAP,
+    "tiers": GAP,
     "crosscheck": LIBRARIES,
     "curve": "Security curves",
     "transfer": "Transferability",
@@ -34,9 +35,13 @@ KINDS = {
     "diversity": "Diversity",
     "geometry": "Diversity",
     "features": "Diversity",
-    "attacks": "A look at the attacks",
+    "attacks": "Adversarial images",
 }
 """Headings of the figures, by the first word of their names."""
+PER_INCH, WIDEST = 158, 1080
+"""Pixels of the page for an inch of a figure, and for the widest figure."""
+HALF = 580
+"""Pixels of half the page."""
 
 
 class Shown(NamedTuple):
@@ -70,34 +75,39 @@ def _digest(script: str) -> str:
 
 
 def _content(folder: Path, shown: Shown) -> dict[str, Any]:
-    layout, compared = shown.layout, shown.libraries
+    layout, compared, tables = shown.layout, shown.libraries, shown.tables
     results = layout.results
     warned = warned_of(results)
+    first = next(iter(sorted(shown.figures, key=lambda figure: _kind(figure.name) != GAP)), None)
     groups: dict[str, list[Picture]] = {}
     for figure in shown.figures:
-        groups.setdefault(_kind(figure.name), []).append(_picture(folder, figure))
+        if figure is not first:
+            groups.setdefault(_kind(figure.name), []).append(_picture(folder, figure))
     more = {
         LIBRARIES: plain("crosscheck.csv: a row per library, accuracies in percent", compared),
         GAP: plain(
-            "strong.csv: the attacks of the strong tier in their order, and what each fooled first",
-            shown.tables["strong"],
+            "strong.csv: the attacks of tier strong in their order, and how many images each fooled first",
+            tables["strong"],
         ),
-        "Transferability": plain("transfer.csv: every source and target, in percent", shown.tables["transfer"]),
-        "Detection": plain("detection.csv: area under the ROC curve and share caught", shown.tables["detection"]),
+        "Transferability": plain("transfer.csv: every source and target model, in percent", tables["transfer"]),
+        "Seeds": plain("seeds.csv: mean and standard deviation over seeds, in percent", tables["seeds"]),
+        "Detection": plain(
+            "detection.csv: AUC, and true positive rate at fixed false positive rates", tables["detection"]
+        ),
     }
     return {
         "title": results.title,
         "preset": results.manifest["preset"],
-        "counts": counts(results, warned),
-        "summary": summary(layout, shown.comparison is None),
-        "comparison": shown.comparison.sentence if shown.comparison else "",
-        "strong": "strong" in {cell.task.tier for cell in layout.cells},
-        "warned": warned,
+        "counts": counts(results),
+        "verdict": verdict(layout, shown.comparison, tables),
+        "first": _picture(folder, first) if first else None,
+        "findings": findings(layout, shown.comparison is None),
+        "warning_lines": warning_lines(warned),
         "checked": f"{results.diagnosis.summary}.".capitalize(),
-        "checks": facts.checks(results.diagnosis),
+        "warnings": facts.warnings(warned),
         "glances": [found for dataset in layout.datasets if (found := accuracies.glance(layout, dataset))],
-        "clean": [accuracies.clean(layout, dataset) for dataset in layout.datasets],
-        "tiers": [found for dataset in layout.datasets if (found := accuracies.by_tier(layout, dataset))],
+        "clean": [found for dataset in layout.datasets if (found := accuracies.clean(layout, dataset))],
+        "tiers": [found for dataset in layout.datasets for found in accuracies.by_tier(layout, dataset)],
         "tier_words": {tier: words for tier, words in TIERS.items() if tier in set(layout.table["tier"])},
         "libraries": library_tables(compared),
         "libraries_words": [crosscheck.summary(compared), *crosscheck.RULES] if len(compared) else [],
@@ -121,5 +131,5 @@ def _kind(name: str) -> str:
 def _picture(folder: Path, figure: Figure) -> Picture:
     svg = (folder / "figures" / f"{figure.name}.svg").read_bytes()
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-    width, height = figure.canvas.get_size_inches()
-    return Picture(figure.name, figure.title, figure.words, source, wide=bool(width > 2.5 * height))
+    width = min(round(PER_INCH * float(figure.canvas.get_size_inches()[0])), WIDEST)
+    return Picture(figure.name, figure.title, figure.words, source, width, wide=width > HALF)

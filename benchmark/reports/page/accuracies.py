@@ -1,12 +1,17 @@
-"""Tables of accuracies on the page: a glance, clean accuracy, and every attack by tier."""
+"""Tables of accuracies on the page: by tier, clean accuracy of the members, and every attack."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+import pandas as pd
+
 from benchmark.evaluations.clean import Clean
+from benchmark.findings import naming
 from benchmark.findings.layout import Layout
-from benchmark.findings.survival import lowest, survival
+from benchmark.findings.rows import percent_interval
+from benchmark.findings.survival import Survival, lowest, shared_bound, survival
 from benchmark.reports.page.sentences import attacked, bound_words, interval_words
 from benchmark.reports.page.widgets import (
     NOTHING,
@@ -15,49 +20,75 @@ from benchmark.reports.page.widgets import (
     Table,
     accuracy_field,
     attack_field,
-    attack_title,
     number_field,
     signed,
 )
 
 
 def glance(layout: Layout, dataset: str) -> Table | None:
-    """A row per defense: clean accuracy, and per tier the worst case of one budget and the lowest of all."""
+    """A row per defense, a column per tier: clean accuracy, and the worst case over the attacks of one bound."""
     tiers = attacked(layout, dataset)
     if not tiers:
         return None
+    worst = {tier: worst_of(layout, dataset, tier) for tier in tiers}
     columns = [Heading("defense", number=False, heads=True), Heading("clean")]
-    worst = {tier: survival(layout, dataset, tier) for tier in tiers}
-    least = {tier: lowest(layout, dataset, tier) for tier in tiers}
-    several = {tier: worst[tier] is None or len(layout.attacks(dataset, tier)) > 1 for tier in tiers}
     for tier in tiers:
         found = worst[tier]
-        columns += [Heading(tier, f"{found.bound.symbol} {bound_words(found)}, {found.images} images")] if found else []
-        columns += [Heading(tier, "lowest row")] if several[tier] else []
+        images = f"{bound_words(found)}, {found.images} images" if found else "lowest accuracy of a single attack"
+        columns.append(Heading(tier, images))
     rows = []
     for defense in layout.defenses(dataset):
-        row = [Field(defense), _clean_field(layout, dataset, defense)]
-        for tier in tiers:
-            found = worst[tier]
-            if found and defense in found.right:
-                bold = len(found.right) > 1 and found.leads(defense)
-                row.append(number_field(f"{found.percent(defense):.1f}", interval_words(found, defense), bold))
-            elif found:
-                row.append(Field(NOTHING, "unfinished" if _asked_for(layout, dataset, tier, defense) else "not run"))
-            if not several[tier]:
-                continue
-            if defense in least[tier]:
-                row.append(number_field(f"{least[tier][defense][0]:.1f}", attack_title(*least[tier][defense][1])))
-            else:
-                row.append(Field(NOTHING, "unfinished" if _asked_for(layout, dataset, tier, defense) else "not run"))
-        rows.append(row)
+        row = [Field(naming.defense(defense)), _clean_field(layout, dataset, defense)]
+        rows.append(row + [_tier_field(layout, dataset, tier, defense, worst[tier]) for tier in tiers])
     return Table(
-        f"{dataset}: images still classified correctly, in percent. With a bound: under all attacks within it at "
-        "once, of tiers paper and strict those that both have; lowest row: the lowest accuracy under a single attack, "
-        "and which that is",
+        f"{naming.dataset(dataset)}: test images that stay correctly classified under every attack of the tier within "
+        "its bound, in percent",
         columns,
         rows,
     )
+
+
+def worst_of(layout: Layout, dataset: str, tier: str) -> Survival | None:
+    """The worst case of a tier within the bound that most tiers share, or within its own where it lacks that one."""
+    bound = shared_bound(layout, dataset)
+    found = survival(layout, dataset, tier, bound) if bound else None
+    return found or survival(layout, dataset, tier)
+
+
+def _tier_field(layout: Layout, dataset: str, tier: str, defense: str, worst: Survival | None) -> Field:
+    least = lowest(layout, dataset, tier).get(defense)
+    single = f"lowest accuracy under a single attack: {least[0]:.1f} %, {naming.attack(*least[1])}" if least else ""
+    if worst is None and least:
+        return replace(number_field(f"{least[0]:.1f}", naming.attack(*least[1])), tint=least[0])
+    if worst is None or defense not in worst.right:
+        return Field(NOTHING, "unfinished" if _asked_for(layout, dataset, tier, defense) else "not run")
+    bold = len(worst.right) > 1 and worst.leads(defense)
+    interval = interval_words(worst, defense)
+    under = "the suite of tier strong" if worst.suite else naming.listed(map(naming.attack, worst.attacks))
+    more = (
+        f"95 % interval {interval}" if interval else f"{worst.seeds} seeds",
+        f"{worst.images} test images, {bound_words(worst)}",
+        f"attacks: {under}",
+        single,
+        *_warnings(layout.table[_rows(layout, dataset, tier, defense)]),
+    )
+    accuracy = worst.percent(defense)
+    shown = f"{accuracy:.1f} ± {worst.spread(defense):.1f}" if worst.seeds > 1 else f"{accuracy:.1f}"
+    note = interval or f"{worst.seeds} seeds"
+    return Field(shown, note, f"{accuracy:.1f}", bold, tuple(filter(None, more)), accuracy)
+
+
+def _rows(layout: Layout, dataset: str, tier: str, defense: str) -> pd.Series[bool]:
+    table = layout.table
+    return (table["dataset"] == dataset) & (table["tier"] == tier) & (table["defense"] == defense)
+
+
+def _warnings(rows: pd.DataFrame) -> Iterator[str]:
+    """One line for all the flags of the rows."""
+    flagged = rows[(rows["samples"] > 0) & (rows["flags"] != "")]
+    names = dict.fromkeys(part.partition(":")[0] for flags in flagged["flags"] for part in flags.split("; "))
+    if len(flagged):
+        yield f"warnings on {len(flagged)} of {len(rows)} attacks: {', '.join(names)}"
 
 
 def _clean_field(layout: Layout, dataset: str, defense: str) -> Field:
@@ -65,70 +96,123 @@ def _clean_field(layout: Layout, dataset: str, defense: str) -> Field:
     most = layout.unattacked(dataset, defense)
     if most.empty:
         return Field(NOTHING)
-    return accuracy_field(most["clean_accuracy"], f"{int(most['samples'].iloc[0])} images")
+    accuracy, images = float(most["clean_accuracy"].mean()), int(most["samples"].iloc[0])
+    low, high = percent_interval(round(accuracy * images / 100), images)
+    note = f"{low:.1f} to {high:.1f}" if len(most) == 1 else f"{len(most)} seeds"
+    more = (f"95 % interval {note}" if len(most) == 1 else note, f"{images} test images, no attack")
+    return replace(accuracy_field(most["clean_accuracy"], note), more=more, tint=accuracy)
 
 
-def clean(layout: Layout, dataset: str) -> Table:
-    """Accuracy without an attack of every member and of the ensemble, with the published number."""
+def clean(layout: Layout, dataset: str) -> Table | None:
+    """Clean accuracy of the ensemble and of every member, with the published number."""
     parameters = [parameters for _, parameters in layout.attacks(dataset, Clean.evaluation)]
+    if not parameters:
+        return None
     columns = [Heading("defense", number=False, heads=True)]
-    columns += [Heading(name.removeprefix("classifier=")) for name in parameters] or [Heading("ensemble")]
+    columns += [Heading(naming.settings(name)) for name in parameters]
     rows = []
     for defense in layout.defenses(dataset):
-        row = [Field(defense)]
+        row = [Field(naming.defense(defense))]
         for name in parameters:
             positions = layout.of(dataset, (Clean().name, name), Clean.evaluation, defense)
             row.append(_measured(layout, positions, with_published=True))
-        rows.append(row if parameters else [*row, _clean_field(layout, dataset, defense)])
-    return Table(f"{dataset}: accuracy in percent on unharmed test images", columns, rows)
+        rows.append(row)
+    return Table(
+        f"{naming.dataset(dataset)}: clean accuracy in percent, of the ensemble and of its members", columns, rows
+    )
 
 
-def by_tier(layout: Layout, dataset: str) -> Table | None:
-    """A row per attack and defense, a column per tier: what the way of attacking makes of the same defense."""
+def by_tier(layout: Layout, dataset: str) -> list[Table]:
+    """A table for every set of tiers that attacks were run in: a row per attack and defense, a column per tier."""
     tiers = attacked(layout, dataset)
     cells = [cell for cell in layout.cells if cell.images.dataset == dataset and cell.task.attacks]
-    if not cells:
-        return None
-    published = any(cell.published is not None for cell in cells)
-    quirks = {"paper", "strict"} <= set(tiers)
-    columns = [Heading("attack", number=False, heads=True), Heading("defense", number=False, heads=True)]
-    columns += [Heading("published")] if published else []
-    columns += [Heading(tier) for tier in tiers]
-    columns += [Heading("paper − strict")] if quirks else []
-    rows: list[list[Field]] = []
-    breaks = set()
     names = list(dict.fromkeys(cell.task.name for cell in cells))
     settings = {layout.attack(cell): cell.task.name for cell in cells}
-    for setting in sorted(settings, key=lambda setting: names.index(settings[setting])):
+    parts: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for attack in sorted(settings, key=lambda attack: names.index(settings[attack])):
+        has = {cell.task.group for cell in cells if layout.attack(cell) == attack}
+        parts.setdefault(tuple(tier for tier in tiers if tier in has), []).append(attack)
+    return [
+        (_tier_table if len(part) == 1 else _attack_table)(layout, dataset, part, attacks)
+        for part, attacks in parts.items()
+    ]
+
+
+def _attack_table(layout: Layout, dataset: str, tiers: tuple[str, ...], attacks: list[tuple[str, str]]) -> Table:
+    rows: list[list[Field]] = []
+    breaks = set()
+    quirks = {"paper", "strict"} <= set(tiers)
+    of = {
+        (attack, defense): {tier: layout.of(dataset, attack, tier, defense) for tier in tiers}
+        for attack in attacks
+        for defense in layout.defenses(dataset)
+    }
+    published = {pair: layout.published([p for found in of[pair].values() for p in found]) for pair in of}
+    shows = any(published.values())
+    for attack in attacks:
         breaks.add(len(rows))
-        leaders = {tier: layout.best(dataset, setting, tier) for tier in tiers}
+        leaders = {tier: layout.best(dataset, attack, tier) for tier in tiers}
         for defense in layout.defenses(dataset):
-            fields = [attack_field(*setting), Field(defense)]
-            positions = {tier: layout.of(dataset, setting, tier, defense) for tier in tiers}
-            every = [p for found in positions.values() for p in found]
-            if not every:
+            positions = of[attack, defense]
+            if not any(positions.values()):
                 continue
-            if published:
-                fields.append(Field(layout.published(every) or NOTHING))
+            fields = [attack_field(*attack), Field(naming.defense(defense))]
+            fields += [Field(published[attack, defense] or NOTHING)] if shows else []
             fields += [replace(_measured(layout, positions[tier]), bold=leaders[tier] == defense) for tier in tiers]
             if quirks:
-                gap = layout.quirk(dataset, setting, defense)
+                gap = layout.quirk(dataset, attack, defense)
                 fields.append(Field(NOTHING) if gap is None else signed(gap))
             rows.append(fields)
-    return Table(f"{dataset}: accuracy in percent under attack, by tier", columns, rows, frozenset(breaks))
+    columns = [Heading("attack", number=False, heads=True), Heading("defense", number=False, heads=True)]
+    columns += [Heading("published")] if shows else []
+    columns += [Heading(tier) for tier in tiers] + ([Heading("paper − strict", "points")] if quirks else [])
+    caption = f"{naming.dataset(dataset)}: accuracy in percent, {' and '.join(map(_tier_words, tiers))}"
+    return Table(caption, columns, rows, frozenset(breaks))
+
+
+def _tier_table(layout: Layout, dataset: str, tiers: tuple[str, ...], attacks: list[tuple[str, str]]) -> Table:
+    """Attacks of one tier alone: a row per attack, a column per defense."""
+    (tier,) = tiers
+    defenses = layout.defenses(dataset)
+    columns = [Heading("attack", number=False, heads=True)]
+    columns += [Heading(naming.defense(defense)) for defense in defenses]
+    rows = []
+    for attack in attacks:
+        best = layout.best(dataset, attack, tier)
+        fields = [_measured(layout, layout.of(dataset, attack, tier, name), with_published=True) for name in defenses]
+        leads = [replace(field, bold=name == best) for name, field in zip(defenses, fields, strict=True)]
+        rows.append([attack_field(*attack), *leads])
+    return Table(f"{naming.dataset(dataset)}: accuracy in percent, {_tier_words(tier)}", columns, rows)
+
+
+def _tier_words(group: str) -> str:
+    return group if group == "black-box" else f"tier {group}"
 
 
 def _measured(layout: Layout, positions: list[int], with_published: bool = False) -> Field:
     """The accuracy of one cell with its interval, or the mean of several seeds with their spread."""
-    rows = layout.table.iloc[positions]
-    rows = rows[rows["accuracy"].notna()]
+    asked = layout.table.iloc[positions]
+    rows = asked[asked["accuracy"].notna()]
     if rows.empty:
-        failed = any(str(words).startswith("failed") for words in layout.table["flags"].iloc[positions])
+        failed = any(str(words).startswith("failed") for words in asked["flags"])
         return Field(NOTHING, "failed" if failed else "not run" if positions else "")
     note = f"{rows['ci_low'].iloc[0]:.1f} to {rows['ci_high'].iloc[0]:.1f}" if len(rows) == 1 else f"{len(rows)} seeds"
+    more = tuple(_cost(rows, note))
     if with_published and layout.published(positions):
         note += f"; published {layout.published(positions)}"
-    return accuracy_field(rows["accuracy"], note)
+    field = accuracy_field(rows["accuracy"], note)
+    return replace(field, more=more, tint=float(rows["accuracy"].mean()), flagged=layout.flagged(positions))
+
+
+def _cost(rows: pd.DataFrame, interval: str) -> Iterator[str]:
+    """What stands behind a number: its interval, images, cost and warnings."""
+    yield f"95 % interval {interval}" if len(rows) == 1 else interval
+    yield f"{rows['samples'].iloc[0]} test images"
+    if (rows["library"] != "none").any():
+        yield f"library {rows['library'].iloc[0]}"
+        passes = f"{rows['forwards'].mean():.1f} forward and {rows['backwards'].mean():.1f} backward passes per image"
+        yield f"{passes}, {rows['seconds'].sum():.0f} s"
+    yield from (f"warning {words}" for flags in rows["flags"] if flags for words in flags.split("; "))
 
 
 def _asked_for(layout: Layout, dataset: str, tier: str, defense: str) -> bool:

@@ -1,4 +1,4 @@
-"""Tables of what was run: ensembles and how each was trained, attacks and every parameter, flags and advice."""
+"""Tables of what was run: ensembles and how each was trained, attacks with every parameter, warnings with advice."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from collections.abc import Iterable
 
 from benchmark.cells.cell import Cell
 from benchmark.evaluations.transfer import Transfer
-from benchmark.findings.diagnostics import Diagnosis
 from benchmark.findings.results import Results
-from benchmark.reports.page.widgets import Field, Heading, Table, attack_field
+from benchmark.reports.page.widgets import Field, Heading, Table, Warned, attack_field
 
 
 def code_of(results: Results) -> dict[str, str]:
-    """Which state of the code finished the cells, where they say so; a run may have had several sittings."""
+    """Which commits of the code finished the cells, where they say so; a run may have been resumed."""
     commits = results.commits
     words = [f"{commit or 'not recorded'} ({count} cell{'s' * (count != 1)})" for commit, count in commits.items()]
     return {"commit": ", ".join(words)} if any(commits) else {}
 
 
-def checks(diagnosis: Diagnosis) -> Table | None:
-    """Every flag: where it was raised, what was seen and what to do about it."""
-    names = ("flag", "where", "what was seen", "advice")
-    columns = [Heading(name, number=False, heads=name == "flag") for name in names]
-    rows = [[Field(flag.name), Field(flag.where), Field(flag.words), Field(flag.advice)] for flag in diagnosis.flags]
-    return Table("What speaks against a number, and what to do about it", columns, rows) if rows else None
+def warnings(found: list[Warned]) -> Table | None:
+    """Every warning: where it was raised, what was seen and what to do about it."""
+    names = ("warning", "where", "what was seen", "what to do")
+    columns = [Heading(name, number=False, heads=name == "warning") for name in names]
+    rows = [[Field(one.kind), Field(one.where), Field(one.words), Field(one.advice)] for one in found]
+    return Table("Warnings and what to do about them", columns, rows) if rows else None
 
 
 def ensembles(cells: Iterable[Cell]) -> Table:
@@ -45,7 +44,7 @@ def ensembles(cells: Iterable[Cell]) -> Table:
             cell.ensemble.spec,
             str(cell.ensemble.members),
             cell.ensemble.network,
-            cell.ensemble.training or "from outside",
+            cell.ensemble.training or "trained elsewhere",
             str(cell.conditions.seed),
             f"{cell.ensemble.weights[:16]}…",
         )
@@ -89,7 +88,7 @@ def attacks(cells: Iterable[Cell]) -> Table:
         ]
         for (attack, parameters, evaluation, library, settings, dataset, batch, device), rest in found.items()
     ]
-    return Table("Attacks: libraries with versions, every parameter, and the first so many test images", columns, rows)
+    return Table("Attacks: library and version, every parameter, and the number of test images", columns, rows)
 
 
 def _attack_words(cell: Cell) -> tuple[str, str, str, str, str]:
@@ -97,6 +96,6 @@ def _attack_words(cell: Cell) -> tuple[str, str, str, str, str]:
     task, written = cell.task, cell.task.written()
     hidden = ("source", "targeted", "surrogate")
     settings = ", ".join(f"{key} {value}" for key, value in sorted(written.settings.items()) if key not in hidden)
-    parameters = task.untargeted.attack.parameters if isinstance(task, Transfer) else task.parameters
+    parameters = task.untargeted.parameters if isinstance(task, Transfer) else task.parameters
     library = f"{task.library} {written.library_version}".strip()
     return task.name, parameters, task.evaluation, library, settings

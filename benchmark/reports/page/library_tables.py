@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from benchmark.findings import crosscheck
-from benchmark.reports.page.widgets import NOTHING, Field, Heading, Table, attack_field, number_field
+from benchmark.findings import crosscheck, naming
+from benchmark.reports.page.widgets import NOTHING, Field, Heading, Table, number_field
 from benchmark.reports.tables.crosschecks import number
 
 
 def library_tables(compared: pd.DataFrame) -> list[Table]:
-    """A table per dataset and defense, a row per attack and library."""
+    """A table per dataset and defense, a row per attack and library; what is behind a number shows when pointed at."""
     columns = [
         Heading("attack, library", number=False, heads=True),
         Heading("accuracy", "under attack"),
-        Heading("same", "outcome"),
-        Heading("verdict", number=False),
-        Heading("images"),
-        Heading("same", "class"),
-        Heading("pixel", "difference"),
-        Heading("L2", "of successes"),
-        Heading("L∞", "of successes"),
-        *(Heading(name.replace("_", " ")) for name in crosscheck.COUNTS),
-        Heading("forwards", "per image"),
-        Heading("backwards", "per image"),
-        Heading("seconds", "per image"),
+        Heading("same outcome", "as the default"),
+        Heading("same class", "as the default"),
+        Heading("milliseconds", "per image"),
         Heading("cost", "× default"),
+        Heading("verdict", number=False),
     ]
     tables = []
     keys = ["dataset", "defense", "tier", "seed"]
@@ -36,27 +30,34 @@ def library_tables(compared: pd.DataFrame) -> list[Table]:
         rows = [[*_library_fields(row)] for row in part.to_dict("records")]
         settings = list(zip(part["attack"], part["parameters"], strict=True))
         breaks = {place for place, setting in enumerate(settings) if setting not in settings[:place]}
-        caption = f"{defense} on {dataset}, tier {tier}{f', seed {seed}' if seed else ''}: one row per library"
+        where = f"{naming.defense(str(defense))} on {naming.dataset(str(dataset))}, tier {tier}"
+        caption = f"{where}{f', seed {seed}' if seed else ''}: a row per library"
         tables.append(Table(caption, columns, rows, frozenset(breaks)))
     return tables
 
 
 def _library_fields(row: dict[Any, Any]) -> Iterator[Field]:
-    yield attack_field(f"{row['attack']}, {row['library']}", row["parameters"])
+    name = f"{naming.attack(row['attack'])}, {row['library']}"
+    settings = naming.settings(row["parameters"])
+    yield Field(name, settings, f"{name} {settings}")
     if row["samples"]:
-        yield number_field(f"{row['accuracy']:.1f}", f"{row['ci_low']:.1f} to {row['ci_high']:.1f}")
+        accuracy = number_field(f"{row['accuracy']:.1f}", f"{row['ci_low']:.1f} to {row['ci_high']:.1f}")
+        yield replace(accuracy, more=tuple(_behind(row)), tint=row["accuracy"])
     else:
         yield Field(NOTHING)
     yield Field(number(row["same_outcome"], "{:.0f} %"))
-    yield Field(row["verdict"])
-    yield Field(str(row["samples"]))
     yield Field(number(row["same_class"], "{:.0f} %"))
-    yield Field(number(row["pixel_difference"], "{:.2g}"))
-    for norm in ("l2", "linf"):
-        yield Field(number(row[norm], "{:.3f}"))
-    for count in crosscheck.COUNTS:
-        yield Field(number(row[count], "{:.0f}"))
-    for passes in ("forwards", "backwards"):
-        yield Field(number(row[passes], "{:.1f}"))
-    yield Field(number(row["seconds"], "{:.4f}"))
+    seconds = row["seconds"]
+    yield Field(number(None if pd.isna(seconds) else 1000 * seconds, "{:.1f}"))
     yield Field(number(row["cost"], "{:.1f}"))
+    yield Field(row["verdict"])
+
+
+def _behind(row: dict[Any, Any]) -> Iterator[str]:
+    """Images, sizes of the perturbations, what had to be repaired, and passes."""
+    yield f"95 % interval {row['ci_low']:.1f} to {row['ci_high']:.1f}, {row['samples']} test images"
+    yield f"mean perturbation of successes: L2 {number(row['l2'], '{:.3f}')}, L∞ {number(row['linf'], '{:.3f}')}"
+    yield f"largest pixel difference from the default: {number(row['pixel_difference'], '{:.2g}')}"
+    yield ", ".join(f"{name.replace('_', ' ')}: {number(row[name], '{:.0f}')}" for name in crosscheck.COUNTS)
+    passes = [number(row[name], "{:.1f}") for name in ("forwards", "backwards")]
+    yield f"{passes[0]} forward and {passes[1]} backward passes per image"

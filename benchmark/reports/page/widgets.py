@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmark.findings import naming
+
 NOTHING = "–"
 
 
@@ -29,6 +31,11 @@ class Field:
     note: str = ""
     order: str = ""
     bold: bool = False
+    more: tuple[str, ...] = ()
+    """Lines that are shown when the field is pointed at, tapped or focused."""
+    tint: float | None = None
+    """A value from 0 to 100 that the background shows."""
+    flagged: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,24 +56,26 @@ class Picture:
     title: str
     words: str
     source: str
+    width: int
+    """Pixels on the page at most, so that letters of all figures are about as large."""
     wide: bool
-    """Panels side by side, which would be too small in half of the page."""
+    """Too wide for half of the page."""
 
 
 @dataclass(frozen=True)
 class Warned:
-    """A cell that a reader must not overlook."""
+    """What a reader must not overlook: a cell that failed or was not run, or a flag."""
 
     kind: str
-    dataset: str
-    title: str
+    where: str
     words: str
+    advice: str
 
 
 def attack_field(attack: str, parameters: str) -> Field:
     """An attack, sorted by name, then by parameters."""
-    note = parameters.replace(",", ", ")
-    return Field(attack, note, f"{attack} {note}")
+    name, note = naming.attack(attack), naming.settings(parameters)
+    return Field(name, note, f"{name} {note}")
 
 
 def signed(value: float) -> Field:
@@ -104,13 +113,3 @@ def _text(value: Any) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)) or value == "":
         return NOTHING
     return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
-
-
-def listed(words: list[str]) -> str:
-    """Words as a sentence lists them."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def attack_title(attack: str, parameters: str) -> str:
-    """An attack with its parameters, in a note."""
-    return f"{attack}({parameters.replace(',', ', ')})" if parameters else attack

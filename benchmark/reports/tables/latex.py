@@ -1,44 +1,128 @@
-"""table.tex: the paper's layout for a paper, with booktabs."""
+"""table.tex: the paper's layout for a paper, with booktabs; it compiles as it is."""
 
 from __future__ import annotations
 
-from benchmark.findings.layout import Layout
-from benchmark.reports import escaping
-from benchmark.reports.tables.markdown import number, tier_title
+import re
 
-FLAGGED = "$^{\\dagger}$"
+from benchmark.evaluations.clean import Clean
+from benchmark.findings import naming
+from benchmark.findings.layout import Layout
+from benchmark.findings.statistics import SIGNIFICANT
+from benchmark.reports import escaping
+from benchmark.reports.tables.markdown import image_words, number, tier_title
+
+FLAGGED = "†"
+LONG = 24
+"""Letters of an attack's parameters from which on they are set in lines of `PARAGRAPH`."""
+PARAGRAPH = "p{3.4cm}"
+WIDE = 14
+"""Letters of a defense's name from which on it is set in two lines."""
+MANY = 4
+"""Defenses from which on a table takes both columns of a page."""
 
 
 def latex(layout: Layout, title: str, notes: list[str]) -> str:
-    """The whole file."""
+    """The whole file: a table per dataset."""
     lines = ["% needs \\usepackage{booktabs}", *(f"% {escaping.latex(note)}" for note in notes)]
-    doubts = f" {FLAGGED}: a check speaks against the number." if layout.flagged(layout.all) else ""
     for dataset in layout.datasets:
-        defenses = layout.defenses(dataset)
-        lines += [
-            "\\begin{table}",
-            "\\centering",
-            f"\\caption{{{escaping.latex(f'{title}, {dataset}')}: accuracy (\\%), the published number in parentheses.",
-            f"Bold: significantly ahead of every other defense on the same images.{doubts}}}",
-            f"\\begin{{tabular}}{{ll{'r' * len(defenses)}}}",
-            "\\toprule",
-            " & ".join(["Attack", "Para.", *map(escaping.latex, defenses)]) + " \\\\",
-        ]
-        for tier in layout.groups(dataset):
-            heading = escaping.latex(tier_title(tier).capitalize())
-            lines += ["\\midrule", f"\\multicolumn{{{len(defenses) + 2}}}{{l}}{{\\textit{{{heading}}}}} \\\\"]
-            previous = ""
-            for attack in layout.attacks(dataset, tier):
-                best = layout.best(dataset, attack, tier)
-                line = ["" if attack[0] == previous else escaping.latex(attack[0].upper()), escaping.latex(attack[1])]
-                previous = attack[0]
-                for defense in defenses:
-                    positions = layout.of(dataset, attack, tier, defense)
-                    shown = number(layout, positions).replace("±", "$\\pm$").replace("–", "--")
-                    shown = f"\\textbf{{{shown}}}" if best == defense else shown
-                    shown += FLAGGED if layout.flagged(positions) else ""
-                    published = layout.published(positions)
-                    line.append(f"{shown} ({published})" if published else shown)
-                lines.append(" & ".join(line) + " \\\\")
-        lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}"]
+        lines += _table(layout, dataset, title)
     return "\n".join(lines) + "\n"
+
+
+def _table(layout: Layout, dataset: str, title: str) -> list[str]:
+    defenses = layout.defenses(dataset)
+    settings = [
+        naming.settings(attack[1]) for group in layout.groups(dataset) for attack in layout.attacks(dataset, group)
+    ]
+    long = max(map(len, settings), default=0) > LONG
+    kind = "table*" if len(defenses) >= MANY else "table"
+    return [
+        f"\\begin{{{kind}}}[t]",
+        "\\centering",
+        "\\small",
+        "\\setlength{\\tabcolsep}{4pt}",
+        f"\\caption{{{escaping.latex(caption(layout, dataset, title))}}}",
+        f"\\label{{{_label(str(layout.results.manifest['preset']), dataset)}}}",
+        "\\smallskip",
+        f"\\begin{{tabular}}{{l{PARAGRAPH if long else 'l'}{'r' * len(defenses)}}}",
+        "\\toprule",
+        " & ".join(["Attack", "Parameters", *map(_head, defenses)]) + " \\\\",
+        *(line for group in layout.groups(dataset) for line in _part(layout, dataset, group, long)),
+        "\\bottomrule",
+        "\\end{tabular}",
+        f"\\end{{{kind}}}",
+    ]
+
+
+def caption(layout: Layout, dataset: str, title: str) -> str:
+    """What the numbers are, on how many images and seeds, and what every sign means."""
+    name = naming.dataset(dataset)
+    told = title if name.casefold() in title.casefold() else f"{title}, {name}"
+    rows = layout.table[layout.table["dataset"] == dataset]
+    seeds = sorted(rows["seed"].unique())
+    parts = [
+        f"{told}: accuracy (%)",
+        image_words(rows["samples"]),
+        f"seed{'s' * (len(seeds) > 1)} {naming.listed(map(str, seeds))}",
+    ]
+    words = [f"{', '.join(parts)}."]
+    if len(seeds) > 1:
+        words.append("±: standard deviation over seeds.")
+    if rows["published"].notna().any():
+        words.append("In parentheses: the published number.")
+    if any(
+        layout.best(dataset, attack, group)
+        for group in layout.groups(dataset)
+        for attack in layout.attacks(dataset, group)
+    ):
+        each = ", for each seed" if len(seeds) > 1 else ""
+        words.append(
+            "Bold: higher than every other defense on the same images, each difference significant "
+            f"(McNemar's exact test, {100 * SIGNIFICANT:g} %{each})."
+        )
+    if layout.flagged([position for position, cell in enumerate(layout.cells) if cell.images.dataset == dataset]):
+        words.append(f"{FLAGGED}: a check warns about this number.")
+    return " ".join(words)
+
+
+def _label(preset: str, dataset: str) -> str:
+    """What `\\ref` names the table by."""
+    words = preset if dataset in preset else f"{preset}-{dataset}"
+    return f"tab:{re.sub('[^A-Za-z0-9.]+', '-', words).strip('-')}"
+
+
+def _head(defense: str) -> str:
+    """The name of a defense, its parameters below it."""
+    before, _, last = naming.defense(defense).rpartition(" + ")
+    name, _, parameters = last.partition(", " if ", " in last or len(last) < WIDE else " ")
+    lines = [escaping.latex(line) for line in (f"{before} +" if before else "", name, parameters) if line]
+    if len(lines) < 2:
+        return "".join(lines)
+    return "\\begin{tabular}[b]{@{}r@{}}" + " \\\\ ".join(lines) + "\\end{tabular}"
+
+
+def _part(layout: Layout, dataset: str, group: str, long: bool) -> list[str]:
+    """The rows of one tier, below its name."""
+    defenses = layout.defenses(dataset)
+    heading = escaping.latex(tier_title(group).capitalize())
+    lines = ["\\midrule", f"\\multicolumn{{{len(defenses) + 2}}}{{l}}{{\\textit{{{heading}}}}} \\\\"]
+    previous = ""
+    for attack in layout.attacks(dataset, group):
+        name, settings = naming.attack(attack[0]), escaping.latex(naming.settings(attack[1]))
+        shown = "" if attack[0] == previous else "" if group == Clean.evaluation else escaping.latex(name)
+        line = [shown, f"\\raggedright {settings}" if long else settings]
+        previous = attack[0]
+        line += [_field(layout, dataset, attack, group, defense) for defense in defenses]
+        lines.append(" & ".join(line) + " \\\\")
+    return lines
+
+
+def _field(layout: Layout, dataset: str, attack: tuple[str, str], group: str, defense: str) -> str:
+    positions = layout.of(dataset, attack, group, defense)
+    shown = escaping.latex(number(layout, positions))
+    if layout.best(dataset, attack, group) == defense:
+        shown = f"\\textbf{{{shown}}}"
+    if layout.flagged(positions):
+        shown += escaping.latex(FLAGGED)
+    published = layout.published(positions)
+    return f"{shown} ({published})" if published else shown

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pandas as pd
+
 from benchmark.evaluations.clean import Clean
+from benchmark.findings import naming
 from benchmark.findings.layout import Layout
 from benchmark.findings.statistics import SIGNIFICANT
 from benchmark.reports import escaping
@@ -14,27 +17,15 @@ FLAGGED = "†"
 
 def markdown(layout: Layout, title: str, notes: list[str]) -> str:
     """The whole file."""
-    words = [
-        "Accuracy in percent, the published number in parentheses. Bold: ahead of every other defense on the same",
-        f"images, each lead significant (McNemar, {SIGNIFICANT:.0%}). Intervals and costs are in table.csv.",
-    ]
-    if layout.seeds > 1:
-        words += [
-            "±: mean and standard deviation over seeds (of the attack alone, where the model is from outside); a lead"
-        ]
-        words += ["counts where it is significant for each seed."]
-    if layout.flagged(layout.all):
-        words += [f"{FLAGGED}: a check speaks against the number, see below the tables."]
-    if not layout.cells:
-        words = ["Nothing here has rows in a table: the figures are in report.html and in figures/."]
-    lines = [f"# {escaping.markdown(title)}", "", *words, ""]
+    lines = [f"# {escaping.markdown(title)}", "", *_legend(layout), ""]
     for dataset in layout.datasets:
         defenses = layout.defenses(dataset)
         for tier in layout.groups(dataset):
-            lines += [f"## {escaping.markdown(f'{dataset}, {tier_title(tier)}')}", "", *_head(defenses)]
+            heading = f"{naming.dataset(dataset)}, {tier_title(tier)}"
+            lines += [f"## {escaping.markdown(heading)}", "", *_head(defenses)]
             for attack in layout.attacks(dataset, tier):
                 best = layout.best(dataset, attack, tier)
-                fields = [*map(escaping.markdown, attack)]
+                fields = _names(attack)
                 for defense in defenses:
                     positions = layout.of(dataset, attack, tier, defense)
                     shown, published = number(layout, positions), layout.published(positions)
@@ -45,6 +36,25 @@ def markdown(layout: Layout, title: str, notes: list[str]) -> str:
             lines.append("")
         lines += _quirks(layout, dataset)
     return "\n".join([*lines, *(f"- {escaping.markdown(note)}" for note in notes)]) + "\n"
+
+
+def _legend(layout: Layout) -> list[str]:
+    """What the numbers and signs of the tables mean, a line each."""
+    if not layout.cells:
+        return ["This run has no table of accuracies: its figures are in report.html and in figures/."]
+    words = ["Accuracy in percent. Intervals, images and costs are in table.csv."]
+    if layout.table["published"].notna().any():
+        words.append("In parentheses: the published number.")
+    each = " for each seed" if layout.seeds > 1 else ""
+    words.append(
+        "Bold: higher than every other defense on the same images, each difference significant"
+        f"{each} (McNemar's exact test, {SIGNIFICANT:.0%})."
+    )
+    if layout.seeds > 1:
+        words.append("±: standard deviation over seeds (of the attack alone, where the model is from outside).")
+    if layout.flagged(layout.all):
+        words.append(f"{FLAGGED}: a check warns about this number, see the list below the tables.")
+    return words
 
 
 def number(layout: Layout, positions: list[int]) -> str:
@@ -62,15 +72,21 @@ def tier_title(group: str) -> str:
     return "no attack" if group == Clean.evaluation else f"tier {group}"
 
 
+def image_words(samples: pd.Series[int]) -> str:
+    """How many test images the rows have."""
+    low, high = int(samples.min()), int(samples.max())
+    return f"{high} test images" if low == high else f"{low} to {high} test images"
+
+
 def _quirks(layout: Layout, dataset: str) -> list[str]:
-    """How much of each number is owed to the paper's way of attacking: paper minus strict, in points."""
+    """Tier paper minus tier strict, in points."""
     if not {"paper", "strict"} <= set(layout.groups(dataset)):
         return []
     defenses = layout.defenses(dataset)
     lines = [
-        f"## {escaping.markdown(dataset)}, what the paper's quirks are worth",
+        f"## {escaping.markdown(naming.dataset(dataset))}, tier paper minus tier strict",
         "",
-        "Tier paper minus tier strict, in points: above zero, the paper's way of attacking leaves the higher number.",
+        "In percentage points. Above zero: the paper's attack setup reports the higher accuracy.",
         "",
         *_head(defenses),
     ]
@@ -79,13 +95,18 @@ def _quirks(layout: Layout, dataset: str) -> list[str]:
         gaps = [layout.quirk(dataset, attack, defense) for defense in defenses]
         if any(gap is not None for gap in gaps):
             shown = ["–" if gap is None else f"{gap:+.1f}" for gap in gaps]
-            rows.append(line([*map(escaping.markdown, attack), *shown]))
+            rows.append(line([*_names(attack), *shown]))
     return [*lines, *rows, ""] if rows else []
+
+
+def _names(attack: tuple[str, str]) -> list[str]:
+    """Attack and parameters, for two fields."""
+    return [escaping.markdown(naming.attack(attack[0])), escaping.markdown(naming.settings(attack[1]))]
 
 
 def _head(defenses: list[str]) -> list[str]:
     """The first two lines of a table."""
-    titles = ["attack", "parameters", *map(escaping.markdown, defenses)]
+    titles = ["attack", "parameters", *(escaping.markdown(naming.defense(defense)) for defense in defenses)]
     return [line(titles), line(["---", "---", *["---:"] * len(defenses)])]
 
 

@@ -1,4 +1,4 @@
-"""What a reader of the tables must know: numbers of images, training, what is missing, what speaks against a number."""
+"""Notes below the tables: numbers of images, clean accuracy, libraries, training, missing cells and warnings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import pandas as pd
 
 from benchmark.evaluations.blackbox import BlackBox
 from benchmark.evaluations.clean import Clean
+from benchmark.findings import naming
 from benchmark.findings.layout import Layout, unique
+from benchmark.findings.radii import without_curve
 from benchmark.findings.results import Results
 
 
@@ -16,8 +18,8 @@ def notes_of(layout: Layout) -> list[str]:
     diagnosis = results.diagnosis
     notes = []
     if diagnosis.cells or layout.cells:
-        notes = [*_lines(layout), *made_on(results), f"Checks: {diagnosis.summary}."]
-    return notes + [f"Flag {flag.name}, {flag.where}: {flag.words}. {flag.advice}" for flag in diagnosis.flags]
+        notes = [*_lines(layout), *made_on(results), *_no_curve(results), f"Checks: {diagnosis.summary}."]
+    return notes + [f"Warning {flag.name}, {flag.where}: {flag.words}. {flag.advice}" for flag in diagnosis.flags]
 
 
 def made_on(results: Results) -> list[str]:
@@ -27,27 +29,34 @@ def made_on(results: Results) -> list[str]:
     return [f"Black-box images were made on {told.get(weights, weights)}." for weights in used]
 
 
+def _no_curve(results: Results) -> list[str]:
+    """A sentence for every minimum-norm attack without a security curve."""
+    return [f"No security curve for {one}: the norm that it minimises is not known." for one in without_curve(results)]
+
+
 def _lines(layout: Layout) -> list[str]:
     """Numbers of images, training and what is missing."""
     lines = []
     table = layout.table
     counts = table[table["samples"] > 0].groupby(["dataset", "attack"], sort=False)["samples"]
     for dataset in layout.datasets:
-        shown = [f"{name} {_span(values)}" for (data, name), values in counts if data == dataset]
+        shown = [f"{naming.attack(name)} {_span(values)}" for (data, name), values in counts if data == dataset]
         if shown:
-            lines.append(f"Images on {dataset}: {', '.join(shown)}.")
+            lines.append(f"Test images of {naming.dataset(dataset)}: {', '.join(shown)}.")
     for dataset in layout.datasets:
-        clean = [f"{name} {_clean(layout, dataset, name)}" for name in layout.defenses(dataset)]
+        clean = [f"{naming.defense(name)}: {_clean(layout, dataset, name)}" for name in layout.defenses(dataset)]
         if layout.groups(dataset) != [Clean.evaluation]:
-            lines.append(f"Right without an attack on {dataset}, of the most images there are: {', '.join(clean)}.")
+            lines.append(f"Clean accuracy on {naming.dataset(dataset)}. {'; '.join(clean)}.")
     attacked = table[table["library"] != "none"]
     for library, rows in attacked.groupby("library", sort=False):
-        lines.append(f"Run by {library}: {', '.join(unique(rows['attack']))}.")
+        words = "Several libraries, named in strong.csv" if library == "several" else f"Library {library}"
+        lines.append(f"{words}: {', '.join(map(naming.attack, unique(rows['attack'])))}.")
     trained = table.drop_duplicates(["dataset", "defense", "seed"])
     several = trained["dataset"].nunique() > 1
     for (dataset, training), rows in trained.groupby(["dataset", "training"], sort=False):
-        where = f" on {dataset}" if several else ""
-        lines.append(f"Trained{where} with {training}: {', '.join(unique(rows['defense']))}.")
+        where = f" on {naming.dataset(dataset)}" if several else ""
+        names = naming.listed(map(naming.defense, unique(rows["defense"])))
+        lines.append(f"Trained{where} with {training}: {names}." if training else f"Trained elsewhere: {names}.")
     for cell, words in zip(layout.cells, table["flags"], strict=True):
         if cell not in layout.records:
             lines.append(f"Warning, {cell.images.dataset} · {cell.title}: {words}.")
@@ -56,7 +65,9 @@ def _lines(layout: Layout) -> list[str]:
 
 def _clean(layout: Layout, dataset: str, defense: str) -> str:
     rows = layout.unattacked(dataset, defense)
-    return f"{rows['clean_accuracy'].mean():.1f} (of {int(rows['samples'].iloc[0])})" if len(rows) else "–"
+    if rows.empty:
+        return "–"
+    return f"{rows['clean_accuracy'].mean():.1f} % of {int(rows['samples'].iloc[0])} images"
 
 
 def _span(counts: pd.Series[int]) -> str:

@@ -6,7 +6,7 @@ A batch depends on its ensemble, its cell and its rows alone: its records are th
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -15,12 +15,17 @@ import pandas as pd
 import torch
 
 from benchmark.cells.cell import Cell
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.harness.records import Span
 from benchmark.harness.subject import Material, Subject
-from defenses.errors import BadInput
+from benchmark.machine.devices import accelerators
+from benchmark.plan.costs import work
+from defenses.errors import BadInput, place_of
 
 if TYPE_CHECKING:
     from benchmark.run.display import RunDisplay
+
+MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +45,9 @@ class Failure:
     words: str
 
     @classmethod
-    def of(cls, error: Exception) -> Failure:
-        return cls(type(error).__name__, " ".join(str(error).split()))
+    def of(cls, error: BaseException) -> Failure:
+        place = place_of(error)
+        return cls(type(error).__name__, " ".join(f"{error}{f' ({place})' if place else ''}".split()))
 
     @property
     def refused(self) -> bool:
@@ -63,17 +69,48 @@ class Outcome:
 class Executor(Protocol):
     """Evaluates batches: takes the next one when it has room for it, gives outcomes in any order."""
 
+    def train(self, missing: Sequence[EnsembleRequest], device: torch.device, display: RunDisplay) -> None:
+        """Train those of the missing ensembles that it can train side by side; the others are trained when needed."""
+
     def find_device(self, name: str) -> torch.device:
-        """The device that batches run on: ``auto``, ``cpu`` or ``cuda``."""
+        """The device that batches run on: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``, …"""
 
     def run(self, batches: Iterable[Batch], display: RunDisplay) -> Generator[Outcome, None, None]:
         """One outcome for each batch."""
 
 
+TASK = 10_000
+"""Gradients of one image that make a task: shorter batches of a cell go together, a longer one goes alone."""
+
+
+def bundles(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Batches of one cell that follow each other, together up to about a `TASK`."""
+    bundle: list[Batch] = []
+    for batch in batches:
+        long = sum(map(_gradients, [*bundle, batch])) > TASK
+        if bundle and (long or batch.cell is not bundle[0].cell):
+            yield bundle
+            bundle = []
+        bundle.append(batch)
+    if bundle:
+        yield bundle
+
+
+def _gradients(batch: Batch) -> float:
+    return work(batch.cell) * batch.span.size / batch.cell.images.samples
+
+
 @contextmanager
-def open_executor(name: str, address: str | None = None) -> Iterator[Executor]:
-    """The executor of a name, ready to work; what it started is stopped afterwards."""
+def open_executor(name: str, address: str | None = None, workers: int | None = None) -> Iterator[Executor]:
+    """The executor of a name, ready to work; what it started is stopped afterwards.
+
+    ``workers`` are processes on this machine; None takes as many as it has room for, once a run is long.
+    """
+    if workers is not None and not 1 <= workers <= MOST_WORKERS:
+        raise BadInput(f"workers is {workers}; it must lie between 1 and {MOST_WORKERS}")
     if name == "ray":
+        if workers is not None:
+            raise BadInput("--workers needs --executor local; Ray chooses the number of workers itself")
         if importlib.util.find_spec("ray") is None:
             raise BadInput(
                 "--executor ray needs Ray, which is an extra: in the checkout, "
@@ -88,16 +125,23 @@ def open_executor(name: str, address: str | None = None) -> Iterator[Executor]:
         raise BadInput(f"unknown executor {name!r}; known: local, ray")
     if address is not None:
         raise BadInput(f"--ray-address {address} needs --executor ray")
-    from benchmark.run.executors.local import Local
+    if workers == 1:
+        from benchmark.run.executors.local import Local
 
-    yield Local()
+        yield Local()
+        return
+    from benchmark.run.executors.workers import Workers
+
+    yield Workers(workers)
 
 
 def evaluate(subject: Subject, cell: Cell, span: Span, say: Callable[[str], None]) -> pd.DataFrame | Failure:
     """The records of some rows by the cell's task."""
     try:
         return _halving(lambda part: cell.task.batch(subject, part, cell.conditions.seed), span, say)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also one by which an attack or a model ends the program
         return Failure.of(error)
 
 
@@ -105,12 +149,16 @@ def _halving(one: Callable[[Span], pd.DataFrame], span: Span, say: Callable[[str
     """Attack some rows; out of memory, in two halves."""
     try:
         return one(span)
-    except (torch.OutOfMemoryError, MemoryError):
-        if span.size < 2:
+    except (RuntimeError, MemoryError) as error:
+        if span.size < 2 or not _out_of_memory(error):
             raise
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    for device in accelerators()[:1]:
+        getattr(torch.get_device_module(device), "empty_cache", lambda: None)()
     middle = (span.first + span.end) // 2
-    say(f"out of memory with {span.size} images: going on with {middle - span.first}")
+    say(f"out of memory with {span.size} images: trying {middle - span.first}")
     halves = (Span(span.first, middle), Span(middle, span.end))
     return pd.concat([_halving(one, half, say) for half in halves])
+
+
+def _out_of_memory(error: Exception) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "out of memory" in str(error)  # as MPS says it

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 
 import torch
 
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.harness.subject import subject_of
 from benchmark.machine import devices
 from benchmark.run.display import RunDisplay
@@ -21,6 +22,9 @@ class Local:
     def find_device(self, name: str) -> torch.device:
         """The device of this machine that was named."""
         return devices.find_device(name)
+
+    def train(self, missing: Sequence[EnsembleRequest], device: torch.device, display: RunDisplay) -> None:
+        """Each ensemble is trained when it is needed."""
 
     def run(self, batches: Iterable[Batch], display: RunDisplay) -> Generator[Outcome, None, None]:
         """Outcomes in the order of the batches; each is given before the next batch is taken."""

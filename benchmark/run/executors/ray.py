@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -16,20 +16,15 @@ from torch import Tensor
 
 from benchmark.attacks import library_version
 from benchmark.cells.cell import Cell
-from benchmark.ensembles.finding import load_outside
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.harness.prepared import prepared
 from benchmark.harness.records import Span
-from benchmark.harness.subject import Material, Subject, subject_of
-from benchmark.machine.devices import set_threads
-from benchmark.plan.costs import work
 from benchmark.run.display import RunDisplay
-from benchmark.run.executors import Batch, Failure, Outcome, evaluate
-from defenses.checkpoints import versions
-from defenses.errors import BadInput, RunFailed
-from defenses.members.ensemble import Ensemble, predict_logits
+from benchmark.run.executors import Batch, Failure, Outcome, bundles
+from benchmark.run.executors.parcels import Parcel, pack, records, unpack
+from defenses.errors import USER_FILE, BadInput, RunFailed
+from defenses.members.ensemble import predict_logits
 
-TASK = 10_000
-"""Gradients of one image that make a task: shorter batches of a cell go together, a longer one goes alone."""
 RETRIES = 3
 """How often a task is begun again when its process or its node is lost."""
 
@@ -44,8 +39,7 @@ def connected(address: str | None) -> Iterator[OnRay]:
         except (ConnectionError, ValueError) as error:
             words = " ".join(str(error).split())
             raise BadInput(
-                f"no Ray cluster at {address}: {words:.200}; start one with `ray start --head`, "
-                "or leave --ray-address out"
+                f"no Ray cluster at {address}: {words:.200}; start one with `ray start --head`, or omit --ray-address"
             ) from None
     try:
         yield OnRay()
@@ -67,9 +61,12 @@ class OnRay:
             raise BadInput("device 'cuda' was asked for, but no node of the Ray cluster has a GPU; use --device cpu")
         return torch.device("cuda" if gpus and name != "cpu" else "cpu")
 
+    def train(self, missing: Sequence[EnsembleRequest], device: torch.device, display: RunDisplay) -> None:
+        """The cluster does not train; the driver does, one ensemble after the other."""
+
     def run(self, batches: Iterable[Batch], display: RunDisplay) -> Generator[Outcome, None, None]:
         """Outcomes as they come. Twice as many tasks as there is room for are under way, so that no node waits."""
-        waiting = _bundles(batches)
+        waiting = bundles(batches)
         bundle = next(waiting, None)
         if bundle is None:
             return
@@ -87,7 +84,8 @@ class OnRay:
                 while bundle and len(pending) < max(2 * room, 1):
                     if bundle[0].material is not material:  # the one before it lives on while its tasks do
                         material = bundle[0].material
-                        parcel = ray.put(_pack(material, bundle[0].cell))
+                        _send_code_of_files()
+                        parcel = ray.put(pack(material, bundle[0].cell))
                         clean = glance.remote(parcel)
                     spans = [batch.span for batch in bundle]
                     pending[attack.remote(parcel, clean, bundle[0].cell, spans)] = bundle
@@ -97,27 +95,10 @@ class OnRay:
                     yield from _outcomes(task, pending.pop(task), display)
                 before, (nodes, room) = nodes, _room(share)
                 if nodes < before:
-                    display.say(f"ray: {before - nodes} of {before} nodes lost; what ran there runs again elsewhere")
+                    display.say(f"ray: {before - nodes} of {before} nodes lost; their tasks run again on other nodes")
         finally:
             for task in pending:
                 ray.cancel(task, force=True)
-
-
-def _bundles(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Batches of one cell that follow each other, together up to about a `TASK`."""
-    bundle: list[Batch] = []
-    for batch in batches:
-        long = sum(map(_gradients, [*bundle, batch])) > TASK
-        if bundle and (long or batch.cell is not bundle[0].cell):
-            yield bundle
-            bundle = []
-        bundle.append(batch)
-    if bundle:
-        yield bundle
-
-
-def _gradients(batch: Batch) -> float:
-    return work(batch.cell) * batch.span.size / batch.cell.images.samples
 
 
 def _share(device: torch.device) -> dict[str, int]:
@@ -140,7 +121,7 @@ def _room(share: dict[str, int]) -> tuple[int, int]:
 
 def _too_large(share: dict[str, int]) -> str:
     largest = max(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])
-    return f"a task takes {_words(share)}, and no node of the Ray cluster has that; say --threads {max(largest, 1)}"
+    return f"a task needs {_words(share)}, but no node of the Ray cluster has that; use --threads {max(largest, 1)}"
 
 
 def _outcomes(task: Any, bundle: list[Batch], display: RunDisplay) -> Iterator[Outcome]:
@@ -161,90 +142,31 @@ def _outcomes(task: Any, bundle: list[Batch], display: RunDisplay) -> Iterator[O
         yield Outcome(batch, result)
 
 
-# --- what travels, and what happens on a node ---
+def _send_code_of_files() -> None:
+    """A node cannot import the user's files: their code travels with the ensemble."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(USER_FILE):
+            ray.cloudpickle.register_pickle_by_value(module)
 
 
-@dataclass(frozen=True, eq=False)
-class _Parcel:
-    """A material on its way: weights and images by value, a model from outside by the name of its file."""
-
-    key: str
-    ensemble: Ensemble | None
-    """None when every node loads it from ``spec``."""
-    surrogate: Ensemble | None
-    others: dict[str, Any]
-    """The other fields of the material."""
-    dataset: str
-    weights: str
-    folder: str
-    """Working folder, for relative names of files."""
-    threads: int
-    versions: dict[str, str]
+# --- what happens on a node ---
 
 
-def _pack(material: Material, cell: Cell) -> _Parcel:
-    origin = material.ensemble.provenance
-    outside = origin is None or bool(origin.recognised)
-    test = material.test
-    own = replace(test, pixels=test.pixels.clone(), labels=test.labels.clone())  # a view would travel with its whole
-    names = ("batch_size", "device", "keep_images", "acceleration", "spec", "trust")
-    return _Parcel(
-        key=os.urandom(8).hex(),
-        ensemble=None if outside else material.ensemble,
-        surrogate=material.surrogate,
-        others={"test": own, **{name: getattr(material, name) for name in names}},
-        dataset=cell.images.dataset,
-        weights=cell.ensemble.weights,
-        folder=os.getcwd(),
-        threads=torch.get_num_threads(),
-        versions=versions(),
-    )
-
-
-def _unpack(parcel: _Parcel) -> Material:
-    """The material on this node, if the node computes what the driver would."""
-    here, wanted = versions(), parcel.versions
-    for name in wanted:
-        if here[name] != wanted[name]:
-            raise BadInput(
-                f"a node of the Ray cluster has {name} {here[name]}, the driver {wanted[name]}; install one version"
-            )
-    set_threads(parcel.threads)
-    ensemble = parcel.ensemble
-    if ensemble is None:
-        spec = parcel.others["spec"]
-        try:
-            os.chdir(parcel.folder)
-            loaded = load_outside(spec, parcel.dataset, parcel.others["trust"])
-        except (OSError, BadInput) as error:
-            raise BadInput(f"a node of the Ray cluster cannot load {spec}: {error}; put it where all see it") from error
-        if loaded.provenance.weights_sha256 != parcel.weights:
-            raise BadInput(f"{spec} is another model on a node of the Ray cluster; put the same one there")
-        ensemble = loaded.ensemble
-    return Material(ensemble=ensemble, surrogate=parcel.surrogate, **parcel.others)
-
-
-def _look(parcel: _Parcel) -> Tensor:
+def _look(parcel: Parcel) -> Tensor:
     """Once per ensemble: what its members make of clean images."""
-    material = _unpack(parcel)
+    material = unpack(parcel)
     material.ensemble.to(material.device)
     with prepared(material.ensemble):
         return predict_logits(material.ensemble, material.test, material.batch_size)
 
 
 def _evaluate(
-    parcel: _Parcel, logits: Tensor, cell: Cell, spans: list[Span]
+    parcel: Parcel, logits: Tensor, cell: Cell, spans: list[Span]
 ) -> tuple[list[pd.DataFrame | Failure], list[str]]:
-    """Records of batches of a cell, up to the first that fails, and what there was to say."""
+    """Records of batches of a cell, and what there was to say."""
     _check_libraries(cell)
     remarks: list[str] = []
-    subject = _subject(parcel, logits, remarks.append)
-    results: list[pd.DataFrame | Failure] = []
-    for span in spans:
-        results.append(evaluate(subject, cell, span, remarks.append))
-        if isinstance(results[-1], Failure):
-            break
-    return results, remarks
+    return records(parcel, logits, cell, spans, remarks.append), remarks
 
 
 def _check_libraries(cell: Cell) -> None:
@@ -255,15 +177,3 @@ def _check_libraries(cell: Cell) -> None:
             raise BadInput(
                 f"a node of the Ray cluster has {named.library} {here}, the driver {named.version}; install one version"
             )
-
-
-_kept: dict[str, tuple[AbstractContextManager[Subject], Subject]] = {}
-"""The subject of the last task of this process, by the key of its parcel: most tasks need the same again."""
-
-
-def _subject(parcel: _Parcel, logits: Tensor, say: Callable[[str], None]) -> Subject:
-    if parcel.key not in _kept:
-        _kept.clear()
-        context = subject_of(_unpack(parcel), logits, say)
-        _kept[parcel.key] = context, context.__enter__()  # never left: this process does nothing else
-    return _kept[parcel.key][1]

@@ -286,7 +286,7 @@ def test_the_papers_parameters_are_the_defaults() -> None:
     [
         ("pdg(eps=0.1)", "did you mean pgd"),
         ("pgd@foolbax(eps=0.1)", "did you mean foolbox"),
-        ("jsma@foolbox(gamma=0.1)", "no library 'foolbox' for attack 'jsma'"),
+        ("jsma@foolbox(gamma=0.1)", "'jsma' does not exist in library 'foolbox'"),
         ("pgd", "needs eps"),
         ("pgd(eps=0)", "eps is 0"),
         ("pgd(eps=300)", "eps is 300"),

@@ -45,6 +45,7 @@ COUNT = 12
 PARAMETERS = {
     "fgsm": "eps=0.4", "bim": "eps=0.4", "pgd": "eps=0.4", "mim": "eps=0.4", "jsma": "gamma=0.3",
     "cw": "c=10,steps=40,lr=0.05", "ead": "c=10,steps=40,lr=0.05", "evasive": "eps=0.4,steps=5",
+    "fmn": "norm=l2,steps=40", "ddn": "steps=40",
     "square": "eps=0.4,queries=60", "autoattack": "eps=0.4", "mora": "eps=0.4,steps=10",
     "apgd-ce": "eps=0.4,steps=10", "apgd-t": "eps=0.4,steps=10", "fab-t": "eps=0.4,steps=10",
 }  # fmt: skip
@@ -112,7 +113,7 @@ def test_every_attack_works_on_two_and_three_classes_or_says_what_it_needs(spec:
     named = parse_attack(spec)
     if {(named.name, classes), (spec, classes)} & REFUSED:
         with pytest.raises(
-            BadInput, match=rf"needs {named.attack.fewest_classes} classes, and here are {classes}; use"
+            BadInput, match=rf"needs at least {named.attack.fewest_classes} classes, but the data have {classes}; use"
         ):
             _evaluated(classes, [spec])
         return
@@ -239,7 +240,9 @@ def _planned(request: Request) -> list[Cell]:
 
 
 def test_a_run_refuses_an_attack_that_needs_more_classes_before_it_trains(three: None) -> None:
-    with pytest.raises(BadInput, match=r"apgd-t\(eps=0.1\) needs 4 classes, and here are 3; use apgd-ce and fab-t"):
+    with pytest.raises(
+        BadInput, match=r"apgd-t\(eps=0.1\) needs at least 4 classes, but the data have 3; use apgd-ce and fab-t"
+    ):
         check(_request("apgd-t(eps=0.1)", "strict"))
 
 

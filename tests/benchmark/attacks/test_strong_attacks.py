@@ -15,11 +15,12 @@ from benchmark.attacks import parse_attack
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.native.ascent import pgd
 from benchmark.attacks.native.losses import LOSSES
-from benchmark.attacks.native.mora import GAP, combined, leverage, mixed_loss
+from benchmark.attacks.native.mora import GAP, leverage, mixed_loss, smooth
 from benchmark.harness.crafting import craft
 from benchmark.harness.prepared import prepared
 from defenses.checkpoints import load_checkpoint
 from defenses.errors import BadInput
+from defenses.members.combination import Logits, Probabilities, Votes
 from defenses.members.ensemble import Ensemble
 
 EPS = 0.05
@@ -145,7 +146,7 @@ def test_leverage_is_the_label_s_entry_of_the_gradient_of_the_mean_probability()
     labels = members.mean(0).argmax(-1)
     members[:, torch.arange(8), labels] += 3  # all right, so that all count
     point = members.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(combined(point, "probabilities")[torch.arange(8), labels].sum(), point)
+    (gradient,) = torch.autograd.grad(smooth(point, Probabilities())[torch.arange(8), labels].sum(), point)
     entry = gradient[:, torch.arange(8), labels]
     assert torch.allclose(leverage(members, labels), entry / entry.sum(0))
 
@@ -165,17 +166,17 @@ def test_the_loss_of_mora_has_a_gradient_where_the_average_is_saturated() -> Non
     members[..., 0] = 200.0
     point = members.clone().requires_grad_()
     labels = torch.tensor([0])
-    (flat,) = torch.autograd.grad(nn.functional.nll_loss(combined(point, "probabilities"), labels), point)
-    (steep,) = torch.autograd.grad(mixed_loss(point, combined(point, "probabilities"), labels, None, 0.5).sum(), point)
+    (flat,) = torch.autograd.grad(nn.functional.nll_loss(smooth(point, Probabilities()), labels), point)
+    (steep,) = torch.autograd.grad(mixed_loss(point, smooth(point, Probabilities()), labels, None, 0.5).sum(), point)
     assert flat.abs().max() == 0
     assert steep.abs().max() > 1e-6
 
 
 def test_votes_are_counted_alike_however_sure_a_member_is() -> None:
     members = torch.tensor([[[100.0, 0, 0]], [[0.0, 1, 0]], [[0.0, 2, 0]]])
-    assert combined(members, "probabilities").argmax(-1).item() == 1
-    assert combined(members, "logits").argmax(-1).item() == 0
-    votes = combined(members, "votes").exp()
+    assert smooth(members, Probabilities()).argmax(-1).item() == 1
+    assert smooth(members, Logits()).argmax(-1).item() == 0
+    votes = smooth(members, Votes()).exp()
     assert votes.argmax(-1).item() == 1
     assert votes[0, 1] == pytest.approx(2 / 3, abs=0.01)
     assert GAP == 10

@@ -87,12 +87,14 @@ CHANGES: dict[str, Any] = {
     "task.named.library": "art",
     "task.named.version": "4",
     "task.named.attack": PGD(eps=0.1, steps=11),
+    "task.named.asked": Bound("l2", 0.5),
     "task.rules": "paper",
     "task.shared_images": True,
     "conditions.seed": 1,
     "conditions.batch_size": 100,
     "conditions.device": "cuda",
     "conditions.acceleration": "none",
+    "images.order": "shuffled",
 }
 NAMES: dict[str, Any] = {
     "ensemble.defense": "mine",
@@ -100,6 +102,7 @@ NAMES: dict[str, Any] = {
     "ensemble.members": 4,
     "ensemble.network": "other",
     "ensemble.training": "in other words",
+    "ensemble.convergence": "has not converged",
     "published": 12.5,
 }
 IN_TASKS: dict[tuple[str, str], Any] = {
@@ -476,7 +479,7 @@ def test_a_missing_key_is_named(cell: Cell) -> None:
     content = to_json(cell)
     for key in content.keys() - {"bound", "shared_images", *UNSAID}:
         rest = {other: value for other, value in content.items() if other != key}
-        with pytest.raises(BadInput, match=f"another version of this program .*'{key}'.*choose another --out"):
+        with pytest.raises(BadInput, match=f"another version of adp-bench .*'{key}'.*choose another --out"):
             from_json(rest)
 
 
@@ -490,11 +493,11 @@ def test_a_missing_key_is_named(cell: Cell) -> None:
 def test_a_missing_setting_of_an_evaluation_is_named(example: str, key: str, make_cell: MakeCell) -> None:
     content = to_json(make_cell(EXAMPLES[example]))
     content["settings"] = {other: value for other, value in content["settings"].items() if other != key}
-    with pytest.raises(BadInput, match=f"another version of this program .*'{key}'"):
+    with pytest.raises(BadInput, match=f"another version of adp-bench .*'{key}'"):
         from_json(content)
 
 
 @pytest.mark.parametrize("content", [None, [], "a cell", {}])
 def test_what_is_no_cell_is_bad_input(content: Any) -> None:
-    with pytest.raises(BadInput, match="made by another version of this program"):
+    with pytest.raises(BadInput, match="another version of adp-bench"):
         from_json(content)

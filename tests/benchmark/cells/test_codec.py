@@ -89,7 +89,7 @@ def test_the_first_files_say_neither_evaluation_nor_acceleration_nor_reference()
     ids=["ValueError", "TypeError", "AttributeError", "KeyError"],
 )
 def test_an_entry_that_cannot_be_understood_is_one_of_another_version(entry: dict[str, Any], reason: str) -> None:
-    with pytest.raises(BadInput, match=rf"^the run was made by another version of this program \({reason}.*--out$"):
+    with pytest.raises(BadInput, match=rf"^another version of adp-bench .*\({reason}.*--out$"):
         from_json(entry)
 
 

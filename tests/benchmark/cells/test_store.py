@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +23,7 @@ from benchmark.cells.codec import to_json
 from benchmark.cells.store import MANIFEST, Store
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import WorstCase, read_stage
-from benchmark.harness.records import COSTS, Span
+from benchmark.harness.records import COSTS, JUDGED, Span
 from benchmark.harness.subject import Material
 from benchmark.machine import hardware
 from benchmark.run.display import RunDisplay
@@ -364,19 +365,21 @@ def test_damaged_pictures_are_named_with_the_remedy(store: Store, cell: Cell, ma
         store.pictures(cell)
 
 
-def test_clean_pictures_are_written_once(store: Store) -> None:
+def test_clean_pictures_are_written_once(store: Store, cell: Cell) -> None:
+    one, other = (replace(cell.images, checksum=letter * 64) for letter in "cd")
     first = np.linspace(0, 1, 8, dtype=np.float32).reshape(2, *SHAPE)
-    assert store.clean_pictures("c" * 64) is None
-    store.write_clean_pictures("c" * 64, first)
+    assert store.clean_pictures(one) is None
+    store.write_clean_pictures(one, first)
     before = {path: (path.stat().st_mtime_ns, content) for path, content in _files(store.folder).items()}
-    Store(store.folder).write_clean_pictures("c" * 64, 1 - first)
+    Store(store.folder).write_clean_pictures(one, 1 - first)
     assert {path: (path.stat().st_mtime_ns, content) for path, content in _files(store.folder).items()} == before
-    found = store.clean_pictures("c" * 64)
+    found = store.clean_pictures(one)
     assert found is not None and found.dtype == np.float16 and len(before) == 1
     np.testing.assert_array_equal(found, first.astype(np.float16))
-    assert store.clean_pictures("d" * 64) is None
-    store.write_clean_pictures("d" * 64, first)
-    assert len(_files(store.folder)) == 2, "one file per dataset"
+    assert store.clean_pictures(other) is None
+    store.write_clean_pictures(other, first)
+    store.write_clean_pictures(replace(one, order="shuffled"), first)
+    assert len(_files(store.folder)) == 3, "one file per dataset and order"
 
 
 # --- files of the first version ---
@@ -393,7 +396,7 @@ def _first_version(path: Path, cell: Cell, records: pd.DataFrame) -> None:
 def test_a_cell_of_the_first_version_has_its_pictures(
     store: Store, cell: Cell, small: MakeCell, make_records: MakeRecords
 ) -> None:
-    older = ["unstable", "wrong_way", "never_left"]  # columns that it did not have from the beginning
+    older = [*JUDGED]  # columns that it did not have from the beginning
     columns = {**_pictured(), "image_clean": _columns(_pictures(3, 1.0), 25)}
     _first_version(store.path(cell), cell, make_records(cell, columns).drop(columns=older))
     found = store.pictures(cell)

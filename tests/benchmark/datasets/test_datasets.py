@@ -92,7 +92,7 @@ def test_holdout_depends_on_the_seed_and_on_nothing_else() -> None:
 
 @pytest.mark.parametrize("size", [-1, 0, 1437, 5000])
 def test_holdout_of_an_impossible_size_says_what_is_possible(size: int) -> None:
-    with pytest.raises(BadInput, match=rf"cannot hold {size} of .*from 1 to 1436"):
+    with pytest.raises(BadInput, match=rf"cannot hold out {size} of .*from 1 to 1436"):
         datasets.load("digits").holdout(size, seed=0)
 
 

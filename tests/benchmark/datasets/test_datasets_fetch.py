@@ -39,6 +39,14 @@ ROOT = Path(datasets.__file__).parents[2]
 Toy = Callable[..., Entry]
 
 
+def test_an_address_without_encryption_is_one_that_security_md_tells_of() -> None:
+    sources = [(entry, source) for entry in map(DATASETS.get, DATASETS.names()) for source in entry.sources]
+    plain = [(entry, address) for entry, one in sources if (address := getattr(one, "address", "")).startswith("http:")]
+    assert {entry.name for entry, _ in plain} == {"mnist", "fashion-mnist"}
+    assert all(checksum.partition(":")[2] for entry, _ in plain for checksum in entry.files.values())
+    assert "Two mirrors of MNIST and Fashion-MNIST answer over" in (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+
+
 def _idx(*shape: int) -> bytes:
     values = np.random.default_rng(sum(shape)).integers(0, 10, shape, dtype=np.uint8)
     return bytes([0, 0, 8, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape) + values.tobytes()

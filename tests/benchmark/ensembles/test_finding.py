@@ -99,7 +99,8 @@ def test_a_missing_ensemble_is_trained_and_then_found(capfd: pytest.CaptureFixtu
     wanted = EnsembleRequest("baseline", "digits", "mini-resnet(width=1)", 1)
     said: list[str] = []
     trained = find_or_train(wanted, "cpu", said.append)
-    (line,) = said
+    line, where = said
+    assert "ADP_BENCH_CHECKPOINTS" in where, "no reference ensembles here"
     assert line.startswith("baseline is not trained yet: training 1 × mini-resnet(width=1) on digits, about ")
     assert trained.training == "fast recipe, 12 epochs, seed 0"
     again = find(wanted)
@@ -136,13 +137,45 @@ def test_ensembles_that_come_with_the_project_are_found_from_any_folder_and_said
     monkeypatch.setattr("benchmark.ensembles.training.train_ensemble", lambda *given: path)
     network = ["--network", "mini-resnet(width=4)", "--members", "2"]
     assert run(["train", "baseline", "--dataset", "digits", *network]) == 0
-    assert "is an ensemble like this one and comes first" in capfd.readouterr().err
+    assert f"{path.parent} has the same settings" in capfd.readouterr().err
     assert run(["train", "baseline", "--dataset", "digits", *network, "--epochs", "3"]) == 0
-    assert "comes first" not in capfd.readouterr().err
+    assert "same settings" not in capfd.readouterr().err
     path.parent.rename(path.parent.with_name(f"{path.parent.name}-{CHANGED}-abcdef"))
     assert (shortened := locate(SMALL)) and "changed" in str(shortened)
     assert run(["train", "baseline", "--dataset", "digits", *network]) == 0
-    assert "comes first" not in capfd.readouterr().err, "a whole training comes before one that was cut short"
+    assert "same settings" not in capfd.readouterr().err, "a whole training comes before one that was cut short"
+
+
+def test_an_environment_variable_points_to_reference_ensembles(
+    checkpoint: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["list", "checkpoints"]) == 0
+    assert "ADP_BENCH_CHECKPOINTS" in capfd.readouterr().out, "who has none is told where they can be had"
+    _put(checkpoint, here / "elsewhere")
+    own = _put(checkpoint, ENSEMBLES)
+    monkeypatch.setenv("ADP_BENCH_CHECKPOINTS", str(here / "elsewhere"))
+    path = locate(SMALL)
+    assert path is not None and path.is_relative_to(here / "elsewhere"), "before those trained here"
+    monkeypatch.setenv("ADP_BENCH_CHECKPOINTS", "")
+    assert locate(SMALL) == own
+    monkeypatch.setenv("ADP_BENCH_CHECKPOINTS", str(here / "nowhere"))
+    assert run(["list", "checkpoints"]) == 2
+    assert "nowhere" in capfd.readouterr().err
+
+
+def test_a_table_says_when_the_defense_was_changed_since_the_training(here: Path) -> None:
+    text = "from defenses.objectives import Baseline\nclass Mine(Baseline): pass\n"
+    (here / "mine.py").write_text(text)
+    wanted = EnsembleRequest("mine.py:Mine", "digits", "mini-resnet(width=1)", 1)
+    trained = find_or_train(wanted, "cpu", [].append)
+    (here / "mine.py").write_text(text.replace("pass", "'A word.'  # and another"))
+    again = find(wanted)
+    assert again is not None and (again.training, again.changed) == (trained.training, False)
+    (here / "mine.py").write_text(text.replace("pass", "weight = 1"))
+    with pytest.raises(BadInput, match="--accept-changed-defense"):
+        find(wanted)
+    changed = find(replace(wanted, accept_changed=True))
+    assert changed is not None and changed.training.startswith(f"{trained.training}, ")
 
 
 # --- training in words ---
@@ -157,3 +190,9 @@ def test_every_setting_that_is_not_the_recipes_is_told() -> None:
     assert describe_training(whole) == "fast recipe, 12 epochs, started from another ensemble, seed 2"
     outside = replace(origin, recipe={}, recognised="state dict")
     assert describe_training(outside) == "from outside: state dict"
+
+
+@pytest.mark.parametrize("command", [["run", "demo", "--plan", "--defense"], ["compare", "baseline", "--against"]])
+def test_a_link_to_itself_in_place_of_a_checkpoint_is_bad_input(command: list[str]) -> None:
+    Path("loop.safetensors").symlink_to("loop.safetensors")
+    assert run([*command, "loop.safetensors"]) == 2

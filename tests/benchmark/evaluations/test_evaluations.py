@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
+from benchmark import datasets
 from benchmark.attacks import NamedAttack, parse_attack
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.cells.cell import Cell
@@ -34,6 +35,7 @@ from benchmark.plan.presets import load_preset
 from benchmark.plan.run_request import Request
 from defenses.checkpoints import load_checkpoint
 from defenses.errors import BadInput
+from defenses.members.combination import USUAL
 from defenses.members.ensemble import Ensemble
 
 COUNT = 40
@@ -131,7 +133,7 @@ def test_a_target_depends_on_the_image_and_the_seed_not_on_the_batch(subject: Su
 
 
 def test_scores_equal_their_definitions_in_numpy(subject: Subject) -> None:
-    found = detection.scores(subject.logits, torch.from_numpy(subject.labels))
+    found = detection.scores(subject.logits, torch.from_numpy(subject.labels), USUAL)
     logits = subject.logits.double().numpy()
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     members = powers / powers.sum(-1, keepdims=True)
@@ -157,7 +159,7 @@ def _led(members: NDArray[np.float64], labels: NDArray[np.int64]) -> list[float]
 def test_detection_scores_clean_images_as_they_are_and_attacks_all_of_them(subject: Subject) -> None:
     labels = torch.from_numpy(subject.labels)
     clean = Detection(None, compared=20).batch(subject, Span(10, COUNT), seed=0)
-    wanted = detection.scores(subject.logits[:, 10:], labels[10:])
+    wanted = detection.scores(subject.logits[:, 10:], labels[10:], USUAL)
     for name in detection.SCORES:
         np.testing.assert_array_equal(clean[name], wanted[name].double())
     assert not clean["attacked"].any() and clean["index"].tolist() == list(range(10, COUNT))
@@ -165,7 +167,7 @@ def test_detection_scores_clean_images_as_they_are_and_attacks_all_of_them(subje
     attacked = Detection(attack).batch(subject, ALL, seed=0)
     images = _by_hand(subject.ensemble, attack, subject.images, subject.labels, seed=0)
     with torch.no_grad():
-        wanted = detection.scores(subject.ensemble.member_logits(images), labels)
+        wanted = detection.scores(subject.ensemble.member_logits(images), labels, USUAL)
     for name in detection.SCORES:
         np.testing.assert_allclose(attacked[name], wanted[name].double(), rtol=1e-5, atol=1e-6)
     assert attacked["attacked"].all() and (attacked["l2"] > 0).all(), "wrong ones too"
@@ -186,7 +188,7 @@ def test_the_clean_images_of_detection_split_in_compared_and_held_out(
 def _planned(checkpoint: Path, samples: int) -> list[Cell]:
     preset = load_preset("demo")
     request = Request(preset, samples, (0,), torch.device("cpu"), checkpoint / "out", "")
-    trained = load_outside(str(checkpoint), "digits")
+    trained = load_outside(str(checkpoint), datasets.find("digits"))
     return plan_cells(preset.grids[0], trained, request, 0, "0" * 64, surrogate=trained)
 
 
@@ -218,8 +220,8 @@ def test_attacks_are_chosen_by_the_same_rules_where_none_is_white_box() -> None:
     for preset, attack, message in (
         ("cifar10-detection", "pdg", "did you mean pgd"),
         ("cifar10-transfer", "fgsm", "needs eps"),
-        ("cifar10-transfer", "evasive(eps=0.1)", "cannot aim"),
-        ("diversity", "pgd(eps=0.1)", "attacks nothing"),
+        ("cifar10-transfer", "evasive(eps=0.1)", "cannot be targeted"),
+        ("diversity", "pgd(eps=0.1)", "has no attacks"),
     ):
         with pytest.raises(BadInput, match=message):
             names(preset, attack)

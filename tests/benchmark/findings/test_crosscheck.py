@@ -30,6 +30,7 @@ from benchmark.findings.results import Results
 from benchmark.harness.tiers import Tier
 from benchmark.plan.libraries import PROGRAMS, crosscheck_preset, every_library, without_setting
 from benchmark.plan.presets import Preset
+from defenses.errors import BadInput
 
 MakeCell = Callable[..., Cell]
 MakeResults = Callable[..., Results]
@@ -94,8 +95,14 @@ def test_an_attack_that_is_not_listed_appears_by_itself(monkeypatch: pytest.Monk
 
 
 def test_the_library_that_would_run_it_comes_first() -> None:
-    libraries = [named.library for named in every_library(parse_attack("pgd(eps=0.1,restarts=2)"))]
-    assert libraries[0] == "native" and sorted(libraries) == ["art", "foolbox", "native", "torchattacks"]
+    libraries = [named.library for named in every_library(parse_attack("pgd(eps=12,norm=l1)"))]
+    assert libraries[0] == "native" and sorted(libraries) == ["art", "foolbox", "native"]
+
+
+def test_a_library_that_cannot_run_the_setting_is_left_out() -> None:
+    assert [named.library for named in every_library(parse_attack("pgd(eps=0.1,restarts=2)"))] == ["native"]
+    with pytest.raises(BadInput, match="exists only in native"):
+        crosscheck_preset("digits", "baseline", ["pgd(eps=0.1,restarts=2)"])
 
 
 # --- the command ---
@@ -208,8 +215,8 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_table(checkpoint: Path, her
         (["--attack", "pdg"], "did you mean pgd"),
         (["--attack", "pgd(eps=0)"], "eps is 0"),
         (["--attack", "pgd(eps=0.1"], "cannot read the attack"),
-        (["--attack", "pgd@art(eps=0.1)"], "names a library, but each is run; write pgd(eps=0.1)"),
-        (["--attack", "evasive"], "attack 'evasive' has one library, native"),
+        (["--attack", "pgd@art(eps=0.1)"], "names a library, but every library is run; write pgd(eps=0.1)"),
+        (["--attack", "evasive"], "attack 'evasive' exists only in native"),
         (["--samples", "0"], "Invalid value for '--samples'"),
         (["--samples", "many"], "Invalid value for '--samples'"),
         (["--samples", "99999"], "samples is 99999; digits has"),

@@ -17,13 +17,15 @@ from benchmark.attacks import NamedAttack, parse_attack
 from benchmark.attacks.bounds import Bound
 from benchmark.cells.cell import Cell
 from benchmark.evaluations.blackbox import BlackBox
+from benchmark.evaluations.clean import Clean
 from benchmark.evaluations.detection import Detection
 from benchmark.evaluations.task import Task
 from benchmark.evaluations.transfer import Transfer
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import Stage, WorstCase, stages
-from benchmark.findings.checks import CHECKS
+from benchmark.findings.checks import CHECKS, TRAINING
 from benchmark.findings.diagnostics import ALPHA, Result, diagnose
+from benchmark.harness.records import JUDGED
 from benchmark.harness.tiers import Tier
 
 DOCS = Path(__file__).parents[3] / "docs" / "diagnostics.md"
@@ -92,6 +94,11 @@ def test_a_cell_is_flagged_at_the_limit_of_the_rule_and_not_before(name: str, se
     assert _names(seen(**too_little)) == []
 
 
+def test_an_attack_that_met_no_number_and_returned_other_images_is_flagged(seen: Seen) -> None:
+    assert _names(seen(undefined=_first(1))) == ["no-prediction"]
+    assert _names(seen(undefined=False)) == []
+
+
 def test_the_limits_are_those_of_exact_tests() -> None:
     """67 of 100 coins, 11 of 11 coins, and 22 of 100 where 10 % are expected: computed here from the binomial."""
 
@@ -125,7 +132,7 @@ def test_images_that_were_not_to_be_attacked_say_nothing(seen: Seen) -> None:
 
 def test_records_of_older_runs_are_checked_for_what_they_hold(seen: Seen) -> None:
     cell, records = seen()
-    older = cell.task.records.complete(records.drop(columns=["unstable", "wrong_way", "never_left", "linf"]))
+    older = cell.task.records.complete(records.drop(columns=[*JUDGED, "linf"]))
     diagnosis = diagnose([(cell, older)])
     assert diagnosis.flags == () and not {"randomised-output", "wrong-way"} & set(diagnosis.made)
 
@@ -200,7 +207,7 @@ def test_eleven_images_are_enough_for_a_witness_and_ten_are_not(name: str, seen:
     accused, speaks = seen(suspect, 61), seen(witness, 50)
     (flag,) = diagnose([accused, speaks]).flags
     assert flag.name == name and flag.cells == (accused[0],)
-    assert "50.0 % of 100 images right" in flag.words and flag.words.endswith("61.0 %")
+    assert "50.0 %" in flag.words and "61.0 %" in flag.words and flag.words.endswith("100 images")
     assert _names(seen(suspect, 60), speaks) == []
     assert _names(seen(suspect, 40), speaks) == []
 
@@ -218,7 +225,7 @@ def test_a_weak_attack_is_not_suspected_beside_a_strong_one(seen: Seen) -> None:
     bim, fgsm, square = (_task(f"{name}(eps=0.1)") for name in ("bim", "fgsm", "square"))
     assert _names(seen(PGD, 80), seen(bim, 45), seen(fgsm, 50), seen(square, 50)) == []
     (flag,) = diagnose([seen(PGD, 80), seen(bim, 70), seen(fgsm, 50)]).flags
-    assert [cell.task.name for cell in flag.cells] == ["pgd", "bim"] and "bim" in flag.words
+    assert [cell.task.name for cell in flag.cells] == ["pgd", "bim"] and "BIM" in flag.words
 
 
 def test_a_witness_in_a_larger_ball_or_with_a_target_proves_nothing(seen: Seen) -> None:
@@ -243,7 +250,7 @@ def test_one_image_is_enough_against_the_strong_tier(seen: Seen) -> None:
     worst = seen(_worst(), 40)
     assert _names(worst, seen(PGD, 40), seen(PAPER, 90)) == []
     (flag,) = diagnose([worst, seen(PGD, 39), seen(_task("bim(eps=0.05)"), 38)]).flags
-    assert flag.name == "strong-tier-beaten" and flag.cells == (worst[0],) and "bim" in flag.words
+    assert flag.name == "strong-tier-beaten" and flag.cells == (worst[0],) and "BIM" in flag.words
     assert _names(worst, seen(_task("pgd(eps=0.2)"), 10)) == []
 
 
@@ -308,26 +315,44 @@ def test_an_l2_attack_does_not_beat_an_linf_worst_case_of_its_radius(
     assert _names(seen(worst, 40), seen(l2, 39)) == ["strong-tier-beaten"]
 
 
+# --- an ensemble ---
+
+
+def test_a_training_that_has_not_converged_is_told_of_every_cell_of_its_ensemble(seen: Seen) -> None:
+    def trained(task: Task, words: str | None) -> Result:
+        cell, records = seen(task)
+        return replace(cell, ensemble=replace(cell.ensemble, convergence=words)), records
+
+    first, second = trained(PGD, "still rising"), trained(Clean(), "still rising")
+    diagnosis = diagnose([first, second])
+    (flag,) = diagnosis.flags
+    assert (flag.name, flag.cells, flag.words) == (TRAINING, (first[0], second[0]), "still rising")
+    assert flag.where == "digits · ours · training"
+    assert _names(trained(PGD, "")) == [] and diagnose([trained(PGD, "")]).made[TRAINING] == 1
+    silent = diagnose([trained(PGD, None)])  # a checkpoint of an older version
+    assert not silent.flags and not silent.made.get(TRAINING) and TRAINING not in silent.summary
+
+
 # --- what a reader gets ---
 
 
 def test_no_flags_says_how_much_was_checked_and_what_could_not_be(seen: Seen) -> None:
     alone, both = diagnose([seen()]), diagnose([seen(), seen(_task("fgsm(eps=0.1)"))])
-    assert re.match(r"no flags: 9 checks on 1 cells; not possible on this run: .*single-step-wins", alone.summary)
+    assert re.match(r"no warnings from 9 checks on 1 cell; not possible in this run: .*single-step-wins", alone.summary)
     assert "single-step-wins" not in both.summary and "on 2 cells" in both.summary
-    assert diagnose([]).summary == "nothing was attacked, so there is nothing to check"
+    assert "nothing to check" in diagnose([]).summary
 
 
 def test_a_flag_says_where_it_was_raised(seen: Seen) -> None:
     cell, records = seen(PAPER, seed=3, unmoved=True)
     diagnosis = diagnose([(cell, records)])
     (flag,) = diagnosis.flags
-    assert flag.where == "digits · ours · pgd(eps=0.1) · paper · seed 3"
+    assert flag.where == "digits · ours · PGD, ε=0.1 · paper · seed 3"
     assert diagnosis.words(cell) == f"unmoved: {flag.words}" and flag.advice == CHECKS["unmoved"].advice
 
 
 def test_every_check_is_tested_here() -> None:
-    assert {*ALONE, *PAIRS, "never-left", "not-alike", "strong-tier-beaten"} == set(CHECKS)
+    assert {*ALONE, *PAIRS, "never-left", "not-alike", "strong-tier-beaten", TRAINING} == set(CHECKS)
 
 
 def test_the_documentation_lists_every_flag_with_its_rule_and_advice() -> None:

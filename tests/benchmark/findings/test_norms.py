@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from benchmark.attacks import NamedAttack
 from benchmark.attacks.bounds import Bound
+from benchmark.attacks.definitions import AutoAttack
 from benchmark.evaluations.worst_case import Stage, WorstCase, stages
 from benchmark.findings.layout import Layout
 from benchmark.findings.strengths import curves
@@ -53,7 +54,14 @@ def test_the_tables_of_worst_cases_name_the_norm(
 
 
 def test_a_suite_has_attacks_within_its_bound_alone_and_a_norm_without_one_is_refused() -> None:
-    bound = Bound("linf", 0.5)
-    assert all(stage.named.bound == bound for stage in stages("full", bound, 2, 10))
-    with pytest.raises(BadInput, match="L2"):
-        stages("full", Bound("l2", 0.5), 2, 10)
+    for suite in ("full", "quick"):
+        for bound in (Bound("linf", 0.5), Bound("l2", 2.5), Bound("l1", 12)):
+            assert all(stage.named.bound == bound for stage in stages(suite, bound, 2, 10))
+    with pytest.raises(BadInput, match="L0"):
+        stages("full", Bound("l0", 5), 2, 10)
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+def test_a_suite_has_the_parts_of_reference_autoattack_in_its_norm(norm: Literal["l2", "l1"]) -> None:
+    inside = {stage.named.attack for stage in stages("full", Bound(norm, 2.5), 2, 10)}
+    assert set(AutoAttack(2.5, norm=norm).parts.values()) <= inside

@@ -115,16 +115,20 @@ def test_the_threshold_is_fixed_on_held_out_images_alone(make_cell: MakeCell, ma
     for rate, percent in ((0.01, "1"), (0.05, "5")):
         threshold = np.quantile(held_out, rate)
         assert (held_out < threshold).mean() <= rate
-        assert row[f"caught_at_{percent}"] == pytest.approx((adversarial[:80] < threshold).mean(), abs=1e-6)
-        assert row[f"false_alarms_at_{percent}"] == pytest.approx((compared < threshold).mean(), abs=1e-6)
+        assert row[f"true_positive_rate_at_{percent}"] == pytest.approx((adversarial[:80] < threshold).mean(), abs=1e-6)
+        assert row[f"false_positive_rate_at_{percent}"] == pytest.approx((compared < threshold).mean(), abs=1e-6)
     assert row["auc"] == pytest.approx(auc_interval(compared, adversarial[:80])[0], abs=1e-6)
 
     other = _one(make_results(_run(make_cell, compared - 5, held_out, adversarial, fooled=80)))
     for percent in ("1", "5"):
-        assert other[f"caught_at_{percent}"] == row[f"caught_at_{percent}"], "compared images do not move it"
-        assert other[f"false_alarms_at_{percent}"] > row[f"false_alarms_at_{percent}"], "and it is judged on them"
+        assert other[f"true_positive_rate_at_{percent}"] == row[f"true_positive_rate_at_{percent}"], (
+            "compared images do not move it"
+        )
+        assert other[f"false_positive_rate_at_{percent}"] > row[f"false_positive_rate_at_{percent}"], (
+            "and it is judged on them"
+        )
     other = _one(make_results(_run(make_cell, compared, held_out + 5, adversarial, fooled=80)))
-    assert other["caught_at_5"] == 1 and other["auc"] == row["auc"], "held-out images do, and not the area"
+    assert other["true_positive_rate_at_5"] == 1 and other["auc"] == row["auc"], "held-out images do, and not the area"
 
 
 def test_an_attack_that_fools_nobody_has_no_area_and_is_no_failure(
@@ -132,7 +136,7 @@ def test_an_attack_that_fools_nobody_has_no_area_and_is_no_failure(
 ) -> None:
     values = np.arange(20.0)
     row = _one(make_results(_run(make_cell, values, values, values, fooled=0)))
-    assert row["adversarial_images"] == 0 and np.isnan(row["auc"]) and np.isnan(row["caught_at_1"])
+    assert row["adversarial_images"] == 0 and np.isnan(row["auc"]) and np.isnan(row["true_positive_rate_at_1"])
 
 
 def test_images_that_were_wrong_before_are_not_adversarial(make_cell: MakeCell, make_results: MakeResults) -> None:

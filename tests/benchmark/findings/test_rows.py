@@ -33,7 +33,7 @@ def _first(count: int) -> Any:
 def test_a_row_has_percentages_an_interval_and_the_published_number(
     make_cell: MakeCell, make_records: MakeRecords
 ) -> None:
-    pgd = replace(PGD, named=replace(PGD.named, version="3.5.1"))
+    pgd = replace(PGD, rules="paper", named=replace(PGD.named, version="3.5.1"))
     cell = make_cell(pgd, samples=COUNT, batch_size=50, published=48.4)
     costs = {"forwards": 10.0, "backwards": 10.0, "seconds": 0.01}
     row = summarise(cell, make_records(cell, {"correct": _first(50), **costs}))
@@ -59,8 +59,8 @@ def test_a_table_has_the_columns_in_their_order_and_a_row_per_cell_of_the_tables
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"unmoved": 100}, "unmoved: the attack moved 0 of the 100 images it should have"),
-        ({"zero_gradient": 40}, "zero-gradient: the gradient vanished on 40 of 100 images"),
+        ({"unmoved": 100}, "unmoved: the attack changed 0 of 100 images"),
+        ({"zero_gradient": 40}, "zero-gradient: the gradient is zero on 40 of 100 images"),
         ({"not_finite": 1}, "not-finite: 1 of 100 images are not finite and count as not fooled"),
         ({"out_of_ball": 2}, "out-of-ball: 2 of 100 images left the eps-ball and were projected back"),
         ({"out_of_box": 3}, "out-of-box: 3 of 100 images left [0, 1] and were clipped"),
@@ -89,7 +89,7 @@ def test_what_other_attacks_say_against_a_number_is_in_its_row(make_cell: MakeCe
     results = make_results(
         [(single, {"correct": _first(40)}), (make_cell(PGD, samples=COUNT), {"correct": _first(80)})]
     )
-    words = "fgsm(eps=0.1) leaves 40.0 % of 100 images right, pgd(eps=0.1) 80.0 %"
+    words = "accuracy 40.0 % under FGSM, ε=0.1, but 80.0 % under PGD, ε=0.1, on the same 100 images"
     flags = table_of(results).set_index("attack")["flags"]
     assert flags.to_dict() == {"fgsm": "", "pgd": f"single-step-wins: {words}"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import comb
+from math import atan, comb, isnan, pi, sqrt
 
 import numpy as np
 import pytest
@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmark.findings.statistics import SIGNIFICANT, accuracy_interval, holm, mcnemar, paired_difference
+from benchmark.findings.statistics import (
+    SIGNIFICANT,
+    accuracy_interval,
+    holm,
+    least_significant,
+    mcnemar,
+    paired_difference,
+    paired_t,
+    spread,
+)
 
 COUNTS = st.integers(1, 400).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count)))
 PAIRS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60)
@@ -144,3 +153,37 @@ def test_results_are_plain_numbers_for_words_and_files() -> None:
     first, second = _pairs(9, 3)
     found = [*accuracy_interval(3, 7), mcnemar(first, second), *paired_difference(first, second), *holm([0.01, 0.4])]
     assert {type(value) for value in found} == {float}
+
+
+def test_the_test_over_seeds_is_as_by_hand() -> None:
+    """Student's distribution has closed forms with one and two degrees of freedom."""
+    statistic = 5 / (sqrt((9 + 1 + 16) / 2) / sqrt(3))  # of 2, 4 and 9: mean 5, squares of 3, 1 and 4
+    assert paired_t([2, 4, 9]) == pytest.approx(1 - statistic / sqrt(statistic**2 + 2))
+    assert paired_t([-2, -4, -9]) == paired_t([2, 4, 9])
+    statistic = 3 / (sqrt(2) / sqrt(2))  # of 2 and 4: mean 3, variance 2
+    assert paired_t([2, 4]) == pytest.approx(1 - 2 / pi * atan(statistic))
+    found = spread([2, 4, 9])
+    half = 4.302652729749464 * sqrt(13) / sqrt(3)  # the 97.5 % point of two degrees of freedom
+    assert found == pytest.approx((5, sqrt(13), 5 - half, 5 + half))
+
+
+@given(st.lists(st.integers(-100, 100), min_size=2, max_size=10).filter(lambda values: len(set(values)) > 1))
+def test_the_test_over_seeds_is_students(values: list[int]) -> None:
+    expected = stats.ttest_1samp(values, 0)
+    assert paired_t(values) == pytest.approx(expected.pvalue, abs=1e-12)
+    low, high = expected.confidence_interval(0.95)
+    assert spread(values) == pytest.approx((np.mean(values), np.std(values, ddof=1), low, high))
+
+
+def test_values_that_do_not_vary_prove_nothing() -> None:
+    assert paired_t([5, 5, 5]) == paired_t([5]) == 1.0
+    assert spread([5, 5])[:2] == (5, 0) and isnan(spread([5, 5]).low)
+    assert spread([5]).mean == 5 and isnan(spread([5]).deviation)
+
+
+@pytest.mark.parametrize(("seeds", "least"), [(2, 8.985), (3, 2.484), (5, 1.242)])
+def test_few_seeds_show_only_large_differences(seeds: int, least: float) -> None:
+    assert least_significant(seeds) == pytest.approx(least, abs=1e-3)
+    shape = stats.zscore(np.arange(seeds), ddof=1)  # mean 0, standard deviation 1
+    for factor in (0.99, 1.01):
+        assert (paired_t(shape + factor * least_significant(seeds)) < SIGNIFICANT) == (factor > 1)

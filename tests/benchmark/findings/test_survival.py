@@ -16,7 +16,7 @@ from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import Stage, WorstCase, stages
 from benchmark.findings.layout import Layout
 from benchmark.findings.results import Results
-from benchmark.findings.survival import Survival, lowest, survival
+from benchmark.findings.survival import Survival, lowest, of_one_norm, survival
 from benchmark.harness.tiers import Tier
 
 MakeCell = Callable[..., Cell]
@@ -94,6 +94,37 @@ def test_what_tiers_share_is_looked_for_among_attacks_with_a_bound(
     results = make_results([(make_cell(task), _right(count)) for task, count in cells.items()])
     assert _strict(results).percent("ours") == 60
     assert survival(Layout(results), "digits", "paper") is None
+
+
+def test_the_lowest_accuracy_of_one_norm_leaves_other_norms_and_attacks_without_a_bound_out(
+    make_cell: MakeCell, make_results: MakeResults
+) -> None:
+    specs = {
+        "pgd(eps=0.1)": 30, "pgd(eps=0.2)": 20, "pgd(eps=0.5,norm=l2)": 10, "fmn(norm=linf)": 0, "cw(c=1)": 1,
+    }  # fmt: skip
+    layout = Layout(make_results([(make_cell(_task(text)), _right(count)) for text, count in specs.items()]))
+    norm, attacks = of_one_norm(layout, "digits", "strict")
+    assert (norm, attacks) == ("linf", [("pgd", "eps=0.1"), ("pgd", "eps=0.2")])
+    assert lowest(layout, "digits", "strict", attacks) == {"ours": (40, ("pgd", "eps=0.2"))}
+
+
+def test_the_norm_of_a_summary_is_that_of_the_bound_that_tiers_share(
+    make_cell: MakeCell, make_results: MakeResults
+) -> None:
+    tasks = [_task("pgd(eps=0.1)", "paper"), _task("pgd(eps=0.1)")]
+    tasks += [_task(f"pgd(eps={eps},norm=l2)") for eps in (0.5, 1, 2)]
+    layout = Layout(make_results([(make_cell(task), _right(9)) for task in tasks]))
+    assert of_one_norm(layout, "digits", "strict") == ("linf", [("pgd", "eps=0.1")])
+    assert of_one_norm(layout, "digits", "strong") == (None, [])
+
+
+def test_where_no_attack_has_a_bound_the_norm_is_the_one_that_most_of_them_minimise(
+    make_cell: MakeCell, make_results: MakeResults
+) -> None:
+    specs = {"ead(c=1)": 1, "cw(c=1)": 8, "cw(c=2)": 5}
+    layout = Layout(make_results([(make_cell(_task(text)), _right(count)) for text, count in specs.items()]))
+    norm, attacks = of_one_norm(layout, "digits", "strict")
+    assert norm == "l2" and lowest(layout, "digits", "strict", attacks) == {"ours": (10, ("cw", "c=2"))}
 
 
 # --- who leads ---

@@ -76,7 +76,7 @@ def test_an_unmoved_image_is_seen(clean: Tensor) -> None:
 
 
 def test_another_shape_is_refused(clean: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"shape \(5, 1, 4, 4\) for images of \(6, 1, 4, 4\)"):
+    with pytest.raises(ValueError, match=r"shape \(5, 1, 4, 4\) for images of shape \(6, 1, 4, 4\)"):
         verify(clean, clean[:5], Bound("linf", 0.1))
 
 

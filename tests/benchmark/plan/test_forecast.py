@@ -42,7 +42,7 @@ def test_a_plan_lists_the_cells_that_the_run_then_has(
     capfd.readouterr()
     assert run([*command, "--plan", "--attack", "bim"]) == 0
     again = capfd.readouterr().out
-    assert f"\n2 cells to run, {len(titles)} more are done already: " in again
+    assert f"\n2 cells to run, {len(titles)} more are already done: " in again
     assert "· bim(" in again and "· fgsm(" not in again
     assert sorted((path, path.stat().st_mtime_ns) for path in here.rglob("*")) == before
 
@@ -101,4 +101,6 @@ def test_a_surrogate_that_is_not_trained_yet_is_not_the_defense(here: Path, capf
 
 
 def test_a_batch_larger_than_any_memory_is_planned_all_the_same(demo: list[str]) -> None:
-    assert run([*demo, "--attack", "fgsm", "--tier", "strict", "--batch-size", str(2**31), "--plan"]) == 0
+    asked = [*demo, "--attack", "fgsm", "--tier", "strict", "--plan", "--batch-size"]
+    assert run([*asked, str(2**31 - 1)]) == 0
+    assert run([*asked, str(2**31)]) == 2, "no batch has so many images"

@@ -50,16 +50,30 @@ def drawn(make_cell: MakeCell, make_results: MakeResults) -> Callable[..., list[
 
 def test_a_curve_that_does_not_fall_is_named(drawn: Callable[..., list[Figure]]) -> None:
     (figure,) = drawn({"good": (40, 10, 0), "odd": (40, 35, 30)})
-    assert "has not fallen to nothing: odd keeps 60.0 %" in figure.words and "good keeps" not in figure.words
+    assert "odd: 60.0 %" in figure.words and "good:" not in figure.words
     assert figure.data["accuracy"].tolist() == [80, 20, 0, 80, 70, 60, 100, 100], "at last without an attack"
     (figure,) = drawn({"good": (40, 10, 0)})
-    assert figure.words == "Every curve falls below 5 % by eps = 0.3, as it must."
+    assert figure.words.startswith("Every curve falls below 5 % by ε=0.3")
+
+
+def test_a_curve_ends_soon_after_the_last_change_and_its_numbers_do_not(
+    make_cell: MakeCell, make_results: MakeResults
+) -> None:
+    right = {0.1: 40, 0.2: 3, 0.3: 0, 0.4: 0, 0.5: 0, 0.6: 0}
+    cells = [
+        (make_cell(WhiteBox(parse_attack(f"pgd(eps={eps})"), "strict")), {"correct": np.arange(50) < count})
+        for eps, count in right.items()
+    ]
+    (figure,) = curve_figures(Layout(make_results(cells)))
+    (line,) = figure.canvas.axes[0].lines
+    assert [round(float(x), 6) for x in line.get_xdata()] == [0, 0.1, 0.2, 0.3, 0.4]
+    assert figure.data["strength"].max() == 0.6 and "up to ε=0.6, no curve changes" in figure.words
 
 
 def test_a_curve_over_a_constant_names_it(drawn: Callable[..., list[Figure]]) -> None:
     (figure,) = drawn({"good": (40, 10, 0)}, "cw(c={},steps=50)")
-    assert figure.words == "Every curve falls below 5 % by c = 0.3, as it must."
-    assert figure.title == "Accuracy against the strength of cw(steps=50) on digits, tier strict"
+    assert figure.words.startswith("Every curve falls below 5 % by c=0.3")
+    assert figure.title == "Security curve of C&W, 50 steps on digits, tier strict"
     assert figure.data["strength"].tolist() == [0.1, 0.2, 0.3]
 
 
@@ -105,8 +119,8 @@ def test_pictures_of_diversity_are_drawn_as_far_as_the_images_go(
     figures = diversity_figures(make_results(finished))
     assert [figure.name for figure in figures] == [f"{name}-digits" for name in names]
     keep(tmp_path / "figures", figures)
-    medians = [f"d{n} {np.median(columns['led']):.2f}" for n, (_, columns) in enumerate(finished)]
-    assert figures[0].words.startswith(f"Median of the log ensemble diversity: {', '.join(medians)}. ")
+    medians = [f"d{n}: {np.median(columns['led']):.2f}" for n, (_, columns) in enumerate(finished)]
+    assert f" {'; '.join(medians)}. " in figures[0].words
     shares = figures[0].data.groupby("defense")["percent"].sum()
     assert shares.tolist() == pytest.approx([100] * len(cells), abs=1e-3)
 
@@ -141,9 +155,19 @@ def test_the_transfer_matrix_frames_what_was_made_on_the_target_itself(
     cell = make_cell(Transfer(parse_attack("pgd(eps=0.1)"), 1), samples=10)
     (figure,) = transfer_figures(transfer_table(make_results([(cell, TRANSFERRED)])))
     axis = figure.canvas.axes[0]
-    assert [patch.get_xy() for patch in axis.patches] == [(1 - 0.46, -0.44)], "net2 against net2, with net1 missing"
-    assert "Mean over pairs of different members: ours 60.0." in figure.words
-    assert "also fool another member which was right before: ours 42.9 %." in figure.words
+    assert [patch.get_xy() for patch in axis.patches] == [(1 - 0.44, -0.43)], "net2 against net2, with net1 missing"
+    assert "ours: 60.0 %" in figure.words and "ours: 42.9 %" in figure.words, "mean accuracy, and transfer rate"
+
+
+def test_colours_of_a_transfer_matrix_span_the_values_off_the_diagonal(
+    make_cell: MakeCell, make_results: MakeResults
+) -> None:
+    cell = make_cell(Transfer(parse_attack("pgd(eps=0.1)"), 1), samples=10)
+    (figure,) = transfer_figures(transfer_table(make_results([(cell, TRANSFERRED)])))
+    mesh = figure.canvas.axes[0].collections[0]
+    assert mesh.get_clim() == (60, 100), "net2 keeps 20 % on its own images, net1 60 %, the ensemble 100 %"
+    words = [text.get_text() for text in figure.canvas.axes[0].texts]
+    assert "source model" in words and "target model" in words
 
 
 # --- tiers ---
@@ -162,7 +186,10 @@ def test_the_picture_of_the_gap_says_where_it_is_widest_and_what_it_is_measured_
         for task, count in zip((pgd, worst), counts, strict=True)
     ]
     (figure,) = gap_figures(gap_table(make_results(finished)))
-    assert figure.words.startswith("Worst case of each tier on the same 50 images, ε = 0.1. ")
-    assert "Widest between strict and strong: two, 90.0 % against 20.0 %." in figure.words
-    assert figure.words.endswith("The suite is the quick one: the strong numbers may still be too high.")
+    assert "on the same 50 test images, ε=0.1" in figure.words
+    assert "from strict to strong: two, from 90.0 % to 20.0 %" in figure.words and "quick suite" in figure.words
+    bars = figure.canvas.axes[0].containers
+    assert [[patch.get_width() for patch in bar.patches] for bar in bars if hasattr(bar, "patches")] == [
+        [100, 100], [80, 90], [60, 20],
+    ], "clean, strict, strong"  # fmt: skip
     assert figure.data["strong"].tolist() == [60, 20] and figure.data["strict"].tolist() == [80, 90]

@@ -68,7 +68,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Figure]]
 
 def _write(store: Store, figures: Sequence[Figure]) -> None:
     results = read_results(store)
-    tables = {name: pd.DataFrame() for name in ("gap", "strong", "transfer", "detection")}
+    tables = {name: pd.DataFrame() for name in ("gap", "strong", "transfer", "seeds", "detection")}
     write_page(store.folder, Shown(Layout(results), None, crosscheck_table(results), tables, figures))
 
 
@@ -215,21 +215,41 @@ def test_every_table_has_a_caption_and_headings_of_columns_and_rows(page: str) -
 
 
 def test_tiers_stand_side_by_side_with_the_published_number_and_the_difference(page: str) -> None:
-    head, *rows = _Elements(page).table("digits: accuracy in percent under attack")
-    assert head == ["attack", "defense", "published", "paper", "strict", "paper − strict"]
-    assert rows[0] == ["fgsm eps=0.1", "baseline", "10.3", "40.0 26.4 to 54.8", "18.0 8.6 to 31.4", "+22.0"]
-    assert rows[1][:2] == ["fgsm eps=0.1", "<b>"]
-    assert rows[3] == ["pgd eps=0.1", "<b>", "–", "100.0 92.9 to 100.0", "– failed", "–"]
-    assert rows[4] == ["cw c=1", "<b>", "–", "–", "– not run", "–"]
+    head, *rows = _Elements(page).table("digits: accuracy in percent, tier paper and tier strict")
+    assert head == ["attack", "defense", "published", "paper", "strict", "paper − strict points"]
+    assert rows[0] == ["FGSM ε=0.1", "baseline", "10.3", "40.0 26.4 to 54.8", "18.0 8.6 to 31.4", "+22.0"]
+    assert rows[1][:2] == ["FGSM ε=0.1", "<b>"]
+    assert rows[3] == ["PGD ε=0.1", "<b>", "–", "100.0† 92.9 to 100.0", "– failed", "–"]
+
+
+def test_attacks_of_one_tier_have_a_table_of_their_own_without_empty_columns(page: str) -> None:
+    head, row = _Elements(page).table("digits: accuracy in percent, tier strict")
+    assert head == ["attack", "baseline", "<b>"] and row == ["C&W c=1", "–", "– not run"]
+
+
+def test_what_stands_behind_a_number_is_shown_when_it_is_pointed_at(page: str) -> None:
+    cells = [cell for cell in _Elements(page).all("td") if "data-more" in cell]
+    behind = [str(cell["data-more"]).split("\n") for cell in cells]
+    assert ["95 % interval 26.4 to 54.8", "50 test images"] in [lines[:2] for lines in behind]
+    assert any("warning unmoved" in line for lines in behind for line in lines)
+    assert all("backward passes per image" in "".join(lines) for lines in behind if lines[2:3] == ["library"])
+    for table in page.split("<table>")[1:]:
+        inside = table.split("</table>")[0]
+        assert inside.count('tabindex="0"') == (1 if "data-more" in inside else 0), "one stop for the Tab key"
+
+
+def test_a_cell_is_tinted_by_its_accuracy(page: str) -> None:
+    tinted = [str(cell["style"]) for cell in _Elements(page).all("td") if "tint" in (cell.get("class") or "")]
+    assert {"--share: 40%", "--share: 18%", "--share: 100%"} <= set(tinted)
 
 
 def test_summary_takes_the_worst_case_over_attacks_of_one_budget_and_leaves_out_what_is_unfinished(page: str) -> None:
     # image by image: the baseline keeps 5 of 50 under both attacks, <b> keeps 31
     assert "10.0 % for baseline (95 % interval 3.3 to 21.8)" in page
     assert "62.0 % for &lt;b&gt; (95 % interval 47.2 to 75.3)" in page
-    assert "No defense has every attack of this tier finished" in page
-    head, *rows = _Elements(page).table("digits: images still classified correctly")
-    strict = head.index("strict L∞ ε = 0.1, 50 images")
+    assert "No defense has finished every attack of this tier" in page
+    head, *rows = _Elements(page).table("digits: test images that stay correctly classified")
+    strict = head.index("strict L∞, ε=0.1, 50 images")
     assert [row[strict] for row in rows] == ["10.0 3.3 to 21.8", "– unfinished"]
 
 
@@ -238,29 +258,32 @@ def test_lead_that_could_be_chance_is_not_called_one(make_cell: MakeCell, report
         pgd = _task("pgd(eps=0.1)")
         return _page(report([(make_cell(pgd, "one"), _right(right)), (make_cell(pgd, "other"), _right(20))]))
 
-    assert "There, no defense is significantly ahead" in words(24)
-    assert "one is ahead of every other defense" in words(40)
+    assert "no defense is significantly ahead of all others" in words(24)
+    assert "one is significantly ahead of every other defense" in words(40)
 
 
 def test_several_seeds_are_a_mean_with_its_spread(make_cell: MakeCell, report: Report) -> None:
     pgd = _task("pgd(eps=0.1)")
     cells = [(make_cell(pgd, seed=seed, weights=f"{seed}"), _right(right)) for seed, right in enumerate((10, 20))]
-    rows = _Elements(_page(report(cells))).table("digits: accuracy in percent un")
-    assert rows[1][2] == "30.0 ± 14.1 2 seeds"
+    rows = _Elements(_page(report(cells))).table("digits: accuracy in percent, tier strict")
+    assert rows[1][1] == "30.0 ± 14.1 2 seeds"
 
 
 def test_tiers_are_summed_up_over_the_attacks_that_both_have(make_cell: MakeCell, report: Report) -> None:
     right = {_task("pgd(eps=0.1)", "paper"): 40, _task("pgd(eps=0.1)"): 30, _task("mim(eps=0.1)"): 5}
     page = _Elements(_page(report([(make_cell(task), _right(count)) for task, count in right.items()])))
-    (row,) = page.table("digits: images still classified correctly")[1:]
-    assert [field.split()[0] for field in row[2:]] == ["80.0", "60.0", "10.0"], "paper, strict, lowest row of strict"
+    (row,) = page.table("digits: test images that stay")[1:]
+    assert [field.split()[0] for field in row[2:]] == ["80.0", "60.0"], "paper and strict"
+    assert "lowest accuracy under a single attack: 10.0 %, MIM, ε=0.1" in "".join(
+        str(cell.get("data-more")) for cell in page.all("td")
+    )
 
 
 def test_what_tiers_share_is_looked_for_among_attacks_of_one_kind(make_cell: MakeCell, report: Report) -> None:
     right = {_task("cw(c=1)", "paper"): 40, _task("cw(c=1)"): 40, _task("pgd(eps=0.1)"): 30}
     folder = report([(make_cell(task), _right(count)) for task, count in right.items()])
-    head, row = _Elements(_page(folder)).table("digits: images still")
-    assert row[head.index("strict L∞ ε = 0.1, 50 images")].startswith("60.0")
+    head, row = _Elements(_page(folder)).table("digits: test images that stay")
+    assert row[head.index("strict L∞, ε=0.1, 50 images")].startswith("60.0")
 
 
 def test_the_worst_case_of_an_l2_attack_is_told_with_its_norm_and_apart_from_linf(
@@ -270,42 +293,42 @@ def test_the_worst_case_of_an_l2_attack_is_told_with_its_norm_and_apart_from_lin
     l2 = make_cell(WhiteBox(NamedAttack("round", "native", recorded, "1"), "strict"))
     linf = [(make_cell(_task(f"{name}(eps=0.5)")), _right(count)) for name, count in (("fgsm", 9), ("pgd", 8))]
     alone, both = (_page(report(cells)) for cells in ([(l2, _right(5))], [(l2, _right(5)), *linf]))
-    head, row = _Elements(alone).table("digits: images still")
-    assert row[head.index("strict L2 ε = 0.5, 50 images")].startswith("10.0")
-    assert "still classified correctly under L2 round at ε = 0.5 is 10.0 % for ours" in alone
-    head, row = _Elements(both).table("digits: images still")
-    assert row[head.index("strict L∞ ε = 0.5, 50 images")].startswith("16.0")
-    assert row[head.index("strict lowest row")].startswith("10.0 round(eps=0.5)")
+    head, row = _Elements(alone).table("digits: test images that stay")
+    assert row[head.index("strict L2, ε=0.5, 50 images")].startswith("10.0")
+    assert "Accuracy under round at L2, ε=0.5, on 50 images: 10.0 % for ours" in alone
+    head, row = _Elements(both).table("digits: test images that stay")
+    assert row[head.index("strict L∞, ε=0.5, 50 images")].startswith("16.0")
+    assert "lowest accuracy under a single attack: 10.0 %, round, ε=0.5" in both
 
 
 def test_no_lead_is_told_of_numbers_that_were_not_measured_alike(make_cell: MakeCell, report: Report) -> None:
     pgd = _task("pgd(eps=0.1)")
     cells = [(make_cell(pgd, "one"), _right(5)), (make_cell(pgd, "two", batch_size=25), _right(45))]
-    assert "ahead of every other defense, each" not in _page(report(cells))
+    assert "ahead of every other defense" not in _page(report(cells))
 
 
 def test_tiers_on_different_images_are_not_subtracted(make_cell: MakeCell, report: Report) -> None:
     paper, strict = _task("pgd(eps=0.1)", "paper"), _task("pgd(eps=0.1)")
     folder = report([(make_cell(paper, samples=20), _right(16, 20)), (make_cell(strict), _right(10))])
-    rows = _Elements(_page(folder)).table("digits: accuracy in percent un")
-    assert rows[0][-1] == "paper − strict" and rows[1][-1] == "–"
+    rows = _Elements(_page(folder)).table("digits: accuracy in percent, tier paper and tier strict")
+    assert rows[0][-1] == "paper − strict points" and rows[1][-1] == "–"
 
 
 def test_no_defense_is_called_ahead_of_one_that_is_not_finished(make_cell: MakeCell, report: Report) -> None:
     one, two, three = (make_cell(_task("pgd(eps=0.1)"), name) for name in ("one", "two", "three"))
     page = _page(report([(one, _right(40)), (two, _right(10))], [three]))
-    assert "Not compared: 1 without all of these attacks." in page and "ahead of every other defense, each" not in page
+    assert "Not compared: 1 without all of these attacks." in page and "ahead of every other defense (" not in page
 
 
 def test_an_attack_of_several_libraries_has_a_row_for_each(make_cell: MakeCell, report: Report) -> None:
     right = {"pgd(eps=0.1)": 30, "pgd@art(eps=0.2)": 20, "pgd@native(eps=0.3)": 10, "fgsm(eps=0.1)": 40}
     folder = report([(make_cell(_task(text)), _right(count)) for text, count in right.items()])
-    rows = _Elements(_page(folder)).table("digits: accuracy in percent un")
-    assert [(row[0], row[2].split()[0]) for row in rows[1:]] == [
-        ("pgd@torchattacks eps=0.1", "60.0"),
-        ("pgd@art eps=0.2", "40.0"),
-        ("pgd@native eps=0.3", "20.0"),
-        ("fgsm eps=0.1", "80.0"),
+    rows = _Elements(_page(folder)).table("digits: accuracy in percent, tier strict")
+    assert [(row[0], row[1].split()[0]) for row in rows[1:]] == [
+        ("PGD (torchattacks) ε=0.1", "60.0"),
+        ("PGD (art) ε=0.2", "40.0"),
+        ("PGD (native) ε=0.3", "20.0"),
+        ("FGSM ε=0.1", "80.0"),
     ]
 
 
@@ -323,30 +346,31 @@ def test_a_run_of_several_sittings_says_which_code_finished_how_much(
 
 
 def test_failed_unfinished_and_flagged_cells_come_before_any_table_of_results(page: str) -> None:
-    rows = _Elements(page).table("Cells that failed")
-    assert [row[1] for row in rows[1:]] == ["failed", "not run", "flagged"]
-    assert "out of memory" in rows[1][2] and "unmoved: the attack moved 0 of the 50" in rows[3][2]
-    assert page.index("Read these with care") < page.index("At a glance")
-    assert "9 of 11 cells are finished" in page
-    assert "Flagged: 1 of 4 cells" in page
+    rows = _Elements(page).table("Warnings")
+    assert [row[0] for row in rows[1:4]] == ["failed", "not run", "unmoved"]
+    assert "out of memory" in rows[1][2] and "the attack changed 0 of 50 images" in rows[3][2]
+    first = page.index('id="warned">Warnings')
+    assert first < page.index("<b>failed</b>") < page.index("<b>unmoved</b>") < page.index('id="glance"')
+    assert "9 of 11 cells finished" in page
+    assert "Warnings concern 1 of 4 numbers" in page
 
 
 def test_every_flag_is_listed_with_where_what_was_seen_and_advice(page: str) -> None:
-    rows = _Elements(page).table("What speaks against a number")
-    assert rows[0] == ["flag", "where", "what was seen", "advice"]
-    assert rows[1][:2] == ["unmoved", "digits · <b> · pgd(eps=0.1) · paper"] and "moved 0 of the 50" in rows[1][2]
-    assert {tuple(row[::3]) for row in rows[1:]} == {(row[0], CHECKS[row[0]].advice) for row in rows[1:]}
+    rows = _Elements(page).table("Warnings")
+    assert rows[0] == ["warning", "where", "what was seen", "what to do"]
+    flags = [row for row in rows[1:] if row[0] in CHECKS]
+    assert flags[0][:2] == ["unmoved", "digits · <b> · PGD, ε=0.1 · paper"] and "changed 0 of 50" in flags[0][2]
+    assert [row[3] for row in flags] == [CHECKS[row[0]].advice for row in flags]
 
 
 def test_run_without_warnings_says_so_and_has_no_warning_section(make_cell: MakeCell, report: Report) -> None:
     page = _page(report([(make_cell(_task("pgd(eps=0.1)")), _right(10))]))
-    assert "No cell failed and none is flagged." in page
-    assert "Read these with care" not in page
-    assert re.search(r"<p>No flags: \d+ checks on 1 cells", page)
+    assert 'id="checks"' not in page
+    assert re.search(r"No warnings from \d+ checks on 1 cell", page)
 
 
 def test_store_without_a_finished_cell_still_gives_a_page(make_cell: MakeCell, report: Report) -> None:
-    assert "0 of 1 cells are finished" in _page(report([], [make_cell(_task("pgd(eps=0.1)"))]))
+    assert "0 of 1 cells finished" in _page(report([], [make_cell(_task("pgd(eps=0.1)"))]))
 
 
 def test_settings_to_run_it_again_are_there(page: str) -> None:
@@ -354,7 +378,7 @@ def test_settings_to_run_it_again_are_there(page: str) -> None:
         assert text in page
     rows = _Elements(page).table("Attacks:")
     library = f"torchattacks {library_version('torchattacks')}"
-    assert rows[1][:5] == ["fgsm eps=0.1", "whitebox", "paper, strict", library, "eps 0.1"]
+    assert rows[1][:5] == ["FGSM ε=0.1", "whitebox", "paper, strict", library, "eps 0.1"]
 
 
 # --- in a browser ---
@@ -437,7 +461,10 @@ def browser(chromium: _Browser, store: Store) -> _Browser:
     return chromium
 
 
-TIERS = "const table = [...document.querySelectorAll('table')].find(t => t.caption.textContent.includes('by tier'));"
+TIERS = (
+    "const table = [...document.querySelectorAll('table')]"
+    ".find(t => t.caption.textContent.includes('tier paper and tier strict'));"
+)
 
 
 def _column(browser: _Browser, number: int) -> list[str]:
@@ -453,8 +480,8 @@ def test_enter_on_a_heading_sorts_numbers_as_numbers_and_the_third_time_restores
     for _ in range(3):
         browser.press(ENTER)
         seen.append((browser.run(state), [text.split()[0] for text in _column(browser, 3)]))
-    assert seen[0] == ("ascending", ["10.0", "40.0", "62.0", "100.0", "–"])
-    assert seen[1] == ("descending", ["100.0", "62.0", "40.0", "10.0", "–"])
+    assert seen[0] == ("ascending", ["10.0", "40.0", "62.0", "100.0†"])
+    assert seen[1] == ("descending", ["100.0†", "62.0", "40.0", "10.0"])
     assert seen[2][0] == "none" and _column(browser, 3) == before
 
 

@@ -94,6 +94,7 @@ def test_every_figure_has_svg_png_and_csv(finished: Path) -> None:
             "diversity-digits",
             "features-digits",
             "geometry-digits",
+            "tiers-digits",
             "transfer-digits-mim-eps=0.1-steps=3-targeted",
             "transfer-digits-mim-eps=0.1-steps=3-untargeted",
         )
@@ -133,6 +134,38 @@ def test_the_bytes_depend_on_no_hash_seed_clock_zone_or_taste(finished: Path, tm
 def _assert_same(found: dict[str, bytes], wanted: dict[str, bytes]) -> None:
     assert found.keys() == wanted.keys()
     assert [name for name in wanted if found[name] != wanted[name]] == []
+
+
+# --- as the reader wishes ---
+
+
+def test_figures_are_pdf_too_on_request_and_stay_so(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(finished, copy)
+    assert run(["report", str(copy), "--figures", "pdf"]) == 0
+    names = {path.stem for path in copy.glob("figures/*.pdf")}
+    assert names == {path.stem for path in copy.glob("figures/*.png")} and len(names) > 5
+    first = _seen(copy)
+    assert all(first[name].startswith(b"%PDF") for name in first if name.endswith(".pdf"))
+    assert not any(b"CreationDate" in first[name] for name in first if name.endswith(".pdf"))
+    assert run(["report", str(copy)]) == 0
+    _assert_same(_seen(copy), first)
+    assert run(["report", str(copy), "--figures", "gif"]) == 2
+
+
+def test_a_report_shows_chosen_defenses_in_the_order_that_was_asked_for(
+    make_cell: MakeCell, make_store: MakeStore
+) -> None:
+    pgd = WhiteBox(parse_attack("pgd(eps=0.1)"), "strict")
+    names = ("baseline", "adp-2-0.5", "gal")
+    store = make_store([(make_cell(pgd, name), {}) for name in names])
+    folder = str(store.folder)
+    assert run(["report", folder, "--defense", "gal", "--defense", "baseline"]) == 0
+    head = next(line for line in (store.folder / "table.md").read_text().splitlines() if line.startswith("| attack"))
+    assert head == "| attack | parameters | GAL | baseline |"
+    assert "ADP" not in (store.folder / "table.tex").read_text()
+    assert run(["report", folder, "--defense", "bseline"]) == 2
+    assert run(["report", folder]) == 0 and "ADP" in (store.folder / "table.tex").read_text()
 
 
 # --- from cells made by hand ---
@@ -180,7 +213,7 @@ def test_a_report_reads_the_records_of_every_cell_once(
     ]
     finished.append((make_cell(WhiteBox(pgd, "strict"), "theirs", samples=20), {}))
     store = make_store(finished)
-    keep_record(store, "ours", "theirs", [])
+    keep_record(store, "ours", ["theirs"], [])
     read, table_of = Counter[str](), pq.read_table
 
     def counted(source: Any, *arguments: Any, **others: Any) -> Any:
@@ -205,7 +238,7 @@ def test_a_report_is_written_without_torch(make_cell: MakeCell, make_store: Make
     command = [sys.executable, "-c", code, str(store.folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
-    assert (store.folder / "report.html").is_file() and len(list((store.folder / "figures").iterdir())) == 3
+    assert (store.folder / "report.html").is_file() and len(list((store.folder / "figures").iterdir())) == 6
 
 
 # --- the code behind a result ---

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmark import datasets
 from benchmark.attacks import parse_attack
 from benchmark.cells.store import Store
 from benchmark.cli import run
@@ -23,7 +24,7 @@ from benchmark.evaluations.task import Amount, Section
 from benchmark.evaluations.transfer import TransferSection
 from benchmark.evaluations.whitebox import Row, WhiteBoxSection
 from benchmark.plan.grid import Wish, narrow
-from benchmark.plan.planning import assemble, plan_cells
+from benchmark.plan.planning import Work, assemble, plan_cells
 from benchmark.plan.presets import Preset, load_preset
 from benchmark.plan.run_request import Request
 from benchmark.run.display import RunDisplay
@@ -137,7 +138,7 @@ def test_a_program_without_features_goes_through_every_evaluation_but_the_map_of
     preset = _demo(("script.pt", "models.py:both"), *sections)
     store = run_request(_request(preset, Path("run")), RunDisplay())
     assert "script.pt: TorchScript program" in (said := capfd.readouterr().err)
-    assert said.count("without features(images), so not in the map of features") == 1
+    assert said.count("no features(images)") == 1
     records = {cell.ensemble.defense: store.read(cell) for cell in store.asked() if isinstance(cell.task, Diversity)}
     assert "tsne_net1" in records["both"] and "tsne_net1" not in records["script"]
     assert records["script"]["led"].notna().all()
@@ -200,9 +201,7 @@ def test_no_number_of_other_weights_stays_beside_the_new_ones(models: Path, capf
     (models / "net1.pt").replace(models / "net0.pt")
     arguments = ["run", "demo", "--defense", spec, "--attack", "bim(eps=0.1)", *QUICK[2:], "--out", "run"]
     assert run(arguments) == 0
-    assert (
-        "no longer in the tables, run again to have them: 1 cell of net0 with other weights" in capfd.readouterr().err
-    )
+    assert "1 cell of net0 with other weights" in capfd.readouterr().err
     asked = {(cell.ensemble.defense, cell.task.name) for cell in Store(Path("run")).asked()}
     assert asked == {("net0", "bim"), ("script", "fgsm")}
 
@@ -212,12 +211,12 @@ def test_images_of_two_surrogates_are_not_mixed(models: Path, capfd: pytest.Capt
         preset = _demo(("models.py:both",), BlackBoxSection((parse_attack(attack),), TWENTY))
         store = run_request(_request(preset, Path("run"), surrogate=surrogate), RunDisplay())
     assert [cell.task.name for cell in store.asked()] == ["bim"]
-    assert "no longer in the tables, run again to have them: 1 cell of both from another" in capfd.readouterr().err
+    assert "1 cell of both from another surrogate" in capfd.readouterr().err
 
 
 def test_a_model_with_the_name_of_another_has_a_column_of_its_own(checkpoint: Path, here: Path) -> None:
     shutil.copytree(checkpoint, here / "theirs" / "baseline")
-    found = load_outside("theirs/baseline", "digits")
+    found = load_outside("theirs/baseline", datasets.find("digits"))
     other = replace(found.provenance, weights_sha256="0" * 64)
     models = {
         "theirs/baseline": found,
@@ -230,22 +229,22 @@ def test_a_model_with_the_name_of_another_has_a_column_of_its_own(checkpoint: Pa
 
 
 def test_the_published_number_goes_with_the_defense_and_not_with_the_name(checkpoint: Path) -> None:
-    found = load_outside(str(checkpoint), "digits")
+    found = load_outside(str(checkpoint), datasets.find("digits"))
     preset = load_preset("cifar10-whitebox")
     (grid,) = narrow(preset, Wish(tiers=("strict",), defenses=("baseline",), attacks=("fgsm",))).grids
     request = _request(preset, Path("run"))
-    three = replace(found.provenance, members=3)
 
-    def published(label: str, spec: str) -> list[float | None]:
-        trained = Trained(label, spec, found.ensemble, three)
+    def published(label: str, spec: str, network: str = "resnet20") -> list[float | None]:
+        trained = Trained(label, spec, found.ensemble, replace(found.provenance, members=3, network=network))
         return [cell.published for cell in plan_cells(grid, trained, request, 0, "0" * 64)]
 
     assert published("baseline (2)", "baseline") == [36.5, 19.4]
     assert published("baseline", str(checkpoint)) == [None, None]
+    assert published("baseline", "baseline", "resnet(depth=32)") == [None, None], "the paper has ResNet-20"
 
 
 def test_what_was_measured_is_in_the_tables_when_the_end_of_a_command_fails(models: Path) -> None:
-    def fail(store: Store) -> None:
+    def fail(store: Store, work: list[Work]) -> None:
         raise MemoryError("no room")
 
     with pytest.raises(MemoryError):
@@ -259,10 +258,10 @@ def test_what_was_measured_is_in_the_tables_when_the_end_of_a_command_fails(mode
         ("probabilities.pt", "the model gives probabilities"),
         ("seven.pt", "the model gives 7 classes; the dataset has 10"),
         ("detached.pt", "has no gradient to the images"),
-        ("training.pt", "depends on the batch it is in; save it in evaluation mode"),
-        ("shape.pt", "does not take 8 images of shape (1, 8, 8) (RuntimeError: mat1 and mat2 shapes cannot"),
-        ("static.pt2", "does not take 8 images of shape (1, 8, 8) (Guard failed"),
-        ("weights.pt", "is a plain state dict; name its network"),
+        ("training.pt", "depends on the other images of its batch"),
+        ("shape.pt", "fails on 8 images of shape (1, 8, 8) (RuntimeError: mat1 and mat2 shapes cannot"),
+        ("static.pt2", "fails on 8 images of shape (1, 8, 8) (Guard failed"),
+        ("weights.pt", "is a plain state dict"),
         ("weights.pt:resnet20", "this network needs"),
         ("weights.pt:resnet2", "did you mean resnet"),
         ("pickled.pt", "does not load as plain weights"),

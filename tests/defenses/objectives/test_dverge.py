@@ -192,5 +192,5 @@ def test_one_member_has_nobody_to_learn_from() -> None:
 
 def test_a_network_without_layers_to_look_at_is_refused() -> None:
     ensemble = Ensemble([nn.Flatten(), nn.Flatten()])
-    with pytest.raises(BadInput, match=r"Flatten has no before_relu"):
+    with pytest.raises(BadInput, match=r"Flatten has no method before_relu"):
         DVERGE().at(Place(5, 6), ensemble, torch.Generator())

@@ -169,7 +169,7 @@ def test_the_time_left_knows_that_dverge_costs_more_after_its_warm_up(digits: Tr
 
 @pytest.mark.parametrize("spec", ["gal", "trs", "dverge", "advt-pgd+dverge"])
 @pytest.mark.parametrize(
-    ("strategy", "message"), [("independent", "couples the members"), ("sequential", "owns its forward pass")]
+    ("strategy", "message"), [("independent", "couples the members"), ("sequential", "has its own forward pass")]
 )
 def test_only_simultaneous_training_is_possible(
     digits: TrainingData, tmp_path: Path, spec: str, strategy: Any, message: str

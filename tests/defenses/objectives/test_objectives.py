@@ -251,7 +251,7 @@ def test_finite_terms_whose_sum_overflows_are_all_named() -> None:
         (lambda logits: {}, "gives a dict; it must give a dict of named loss terms"),
         (
             lambda logits: {"fine": logits.sum((0, 2)), "all": logits.mean()},
-            r"term 'all' has shape \(\); it must have a",
+            r"term 'all' has shape \(\); it must have one value per image",
         ),
         (lambda logits: {"each": logits.sum(2)}, r"term 'each' has shape \(\d, \d+\); .*sum over the members"),
         (lambda logits: {"one": 3.0}, "term 'one' has type float"),
@@ -280,7 +280,7 @@ def test_sound_terms_are_given_back_and_one_of_them_may_be_a_constant() -> None:
     ],
 )
 def test_a_loss_of_terms_that_are_not_a_value_per_image_is_refused(terms: Terms, told: str) -> None:
-    with pytest.raises(BadInput, match=f"a value per image each; here they have shapes: {told}$"):
+    with pytest.raises(BadInput, match=f"one value per image; the shapes are: {told}$"):
         total(terms)
 
 

@@ -65,10 +65,12 @@ def _train(
     seed: int = 0,
     network: str = NETWORK,
     start_from: Path | None = None,
+    accept_changed: bool = False,
     **others: Any,
 ) -> Path:
     named = parse_defense(defense) if isinstance(defense, str) else defense
-    return train(TrainingRequest(named, network, members, recipe, seed, start_from), patterns(), out, **others)
+    request = TrainingRequest(named, network, members, recipe, seed, start_from, accept_changed)
+    return train(request, patterns(), out, **others)
 
 
 def _history(out: Path) -> list[dict[str, str]]:
@@ -201,6 +203,31 @@ def _train_until(out: Path, epoch: int, **others: Any) -> None:
         _train(out, on_epoch=stop, **others)
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_another_version_of_the_file_is_refused_unless_accepted_and_is_never_taken_for_one_version(
+    tmp_path: Path, finished: bool
+) -> None:
+    old, new = (replace(parse_defense("baseline"), source_digest=text * 64) for text in "ab")
+    _train(tmp_path, old) if finished else _train_until(tmp_path, 1, defense=old)
+    with pytest.raises(BadInput, match="--accept-changed-defense"):
+        _train(tmp_path, new)
+    digest = read_provenance(_train(tmp_path, new, accept_changed=True)).defense_digest
+    assert old.is_of(digest) == finished, "two versions trained what was resumed"
+    assert not new.is_of(digest)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_what_was_trained_when_digests_were_of_bytes_is_found_as_long_as_the_bytes_are_the_same(
+    tmp_path: Path, finished: bool
+) -> None:
+    before = replace(parse_defense("baseline"), source_digest="a" * 64)
+    now = replace(before, source_digest="b" * 64, bytes_digest="a" * 64)
+    _train(tmp_path, before) if finished else _train_until(tmp_path, 1, defense=before)
+    with pytest.raises(BadInput, match="another version"):
+        _train(tmp_path, replace(now, bytes_digest="c" * 64))
+    assert now.is_of(read_provenance(_train(tmp_path, now)).defense_digest)
+
+
 @pytest.mark.parametrize("members", [0, -1])
 def test_a_refused_request_leaves_no_folder(tmp_path: Path, members: int) -> None:
     with pytest.raises(BadInput, match="at least 1"):
@@ -271,7 +298,7 @@ def test_a_processor_without_bfloat16_is_told_what_to_do(tmp_path: Path, monkeyp
 
 
 def test_a_defense_with_its_own_forward_pass_is_not_trained_in_bfloat16(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="gal owns its forward pass, so it is trained in float32"):
+    with pytest.raises(BadInput, match=r"gal has its own forward pass.*float32"):
         _train(tmp_path / "new", "gal", replace(RECIPE, precision="bfloat16"))
 
 
@@ -413,7 +440,7 @@ def test_a_damaged_state_is_refused_with_what_to_do(tmp_path: Path, damage: byte
         torch.save({"weights": {}}, state)
     else:
         state.write_bytes(damage if isinstance(damage, bytes) else state.read_bytes()[:-5000])
-    with pytest.raises(BadInput, match=f"{state} .*delete it to start training afresh"):
+    with pytest.raises(BadInput, match=f"{state} .*delete it"):
         _train(tmp_path)
 
 
@@ -467,7 +494,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_term_place_and_remedy
     with pytest.raises(RunFailed) as caught:
         _train(tmp_path, NamedDefense("bad", "bad", TurnsBad()))
     message = str(caught.value)
-    assert "term spoiled is inf in epoch 2, batch 2; nothing after epoch 1 was kept" in message
+    assert "term spoiled is inf in epoch 2, batch 2; the last saved epoch is 1" in message
     assert "lower learning rate than 0.01" in message
     assert [row["epoch"] for row in _history(tmp_path)] == ["1"]
 
@@ -623,7 +650,7 @@ def test_a_defense_with_its_own_forward_pass_cannot_be_trained_sequentially(tmp_
     defense: Defense = OwnsForward()
     if wrapped:
         defense = parse_defense("advt-fgsm").defense.around(defense)
-    with pytest.raises(BadInput, match="mine owns its forward pass"):
+    with pytest.raises(BadInput, match="mine has its own forward pass"):
         _train(tmp_path, NamedDefense("mine", "mine", defense), replace(RECIPE, strategy="sequential"))
     _train(tmp_path, NamedDefense("mine", "mine", defense))
 

@@ -1,0 +1,56 @@
+"""Claims: an attack, or no attack, and the accuracy that is said to be left."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from benchmark.attacks import NamedAttack, parse_attack
+from benchmark.attacks.bounds import Bound, read_bound
+from defenses.errors import BadInput
+from defenses.specs import number
+
+EXAMPLE = 'write "pgd(eps=8/255)=48.4", "strong(linf:8/255)=30" or "clean=93.2"; the accuracy is in percent'
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What somebody says of a model: under this attack, so much accuracy is left."""
+
+    text: str
+    accuracy: float
+    """Between 0 and 1."""
+    attack: NamedAttack | None = None
+    """The attack that the claim names; None for ``clean`` and ``strong``."""
+    bound: Bound | None = None
+    """The bound within which stronger attacks are tried; None for ``clean``."""
+    samples: int | None = None
+    """On how many images it was claimed, where that is said."""
+
+
+def read_claim(text: str) -> Claim:
+    """Read ``pgd(eps=8/255)=48.4``, ``strong(l2:0.5)=30`` or ``clean=93.2``, each perhaps with ``on 1000``."""
+    match = re.fullmatch(r"\s*(?P<what>.+)=\s*(?P<accuracy>[^=()]+?)\s*%?\s*(?:on\s+(?P<samples>\d{1,9}))?\s*", text)
+    if match is None:
+        raise BadInput(f"cannot read the claim {text!r}; {EXAMPLE}")
+    what, accuracy = match["what"].strip(), number(match["accuracy"])
+    if accuracy is None or not 0 <= accuracy <= 100:
+        raise BadInput(f"the accuracy of the claim {text!r} is {match['accuracy']!r}; {EXAMPLE}")
+    if 0 < accuracy < 1 and "%" not in text:
+        told = f"write {100 * accuracy:g}, or {accuracy:g}% if that is meant"
+        raise BadInput(f"the accuracy of the claim {text!r} is in percent, and {accuracy:g} % is little; {told}")
+    samples = int(match["samples"]) if match["samples"] else None
+    if samples == 0:
+        raise BadInput(f"the claim {text!r} has 0 images; give the number of images, or omit it")
+    share = accuracy / 100
+    if what == "clean":
+        return Claim(text, share, samples=samples)
+    if strong := re.fullmatch(r"strong\((.+)\)", what):
+        return Claim(text, share, bound=read_bound(strong[1]), samples=samples)
+    named = parse_attack(what)
+    if named.bound is None:
+        raise BadInput(
+            f"{named.label} has no bound, so no stronger attack can be compared with it; "
+            f"claim an accuracy within a bound: {EXAMPLE}"
+        )
+    return Claim(text, share, named, named.bound, samples)

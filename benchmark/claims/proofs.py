@@ -1,0 +1,81 @@
+"""Certificates found in folders, each checked where the data and the model are here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmark.attacks.bounds import read_bound
+from benchmark.claims.certificate import Statement, read_statement
+from benchmark.findings.board import Proof
+from defenses.errors import BadInput, NotVerified, RunFailed
+
+if TYPE_CHECKING:
+    from benchmark.ensembles.finding import Trained
+
+AUDIT = "audit.json"
+"""The file by which a folder of audits is known."""
+
+
+def certificates_in(folder: Path) -> list[Path]:
+    """The certificates of an audit; BadInput where its summary cannot be read, or names more than are there."""
+    path = folder / AUDIT
+    try:
+        audited = json.loads(path.read_text(encoding="utf-8"))
+        claims = [str(entry["claim"]) for entry in audited]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadInput(f"{path} cannot be read ({type(error).__name__}); audit again") from None
+    found = sorted(folder.glob("certificate-*.parquet"))
+    if len(found) > len(claims):
+        raise BadInput(f"{folder} has {len(found)} certificates and an {AUDIT} of {len(claims)} claims; audit again")
+    return found
+
+
+class Checker:
+    """Checks certificates against the models that were given, then against those here; nothing is fetched for it."""
+
+    def __init__(self, models: Sequence[str] = (), trust: bool = False) -> None:
+        self.models, self.trust = models, trust
+
+    def proof(self, path: Path) -> Proof:
+        """A certificate with what its check says; BadInput for a file that is none."""
+        stated = read_statement(path)
+        if not stated.bound:
+            raise BadInput(f"{path} has no bound, so it proves nothing about attacks")
+        about = (stated.dataset, stated.data, stated.weights, stated.model, read_bound(stated.bound), stated.claim)
+        return Proof(str(path), *about, *self._checked(path, stated))
+
+    def _checked(self, path: Path, stated: Statement) -> tuple[bool, str, int, int]:
+        """Whether it verifies, in words, with the images that it is about and those left."""
+        from benchmark import datasets
+        from benchmark.claims.checking import check
+
+        here = {row["name"] for row in datasets.describe() if row["present"]}
+        if stated.dataset not in here:  # never load what only a certificate names
+            return False, f"not checked: the dataset {stated.dataset} is not here", 0, 0
+        trained = self._model(stated)
+        if trained is None:
+            return False, "not checked: no model here has its weights", 0, 0
+        try:
+            found = check(path, trained, datasets.load(stated.dataset))
+        except (BadInput, NotVerified, RunFailed) as error:
+            return False, f"does not verify: {error}", 0, 0
+        if found.complaints:
+            return False, f"does not verify: {'; '.join(found.complaints)}", 0, 0
+        return True, f"verified: {found.sentence}", found.images, found.left
+
+    def _model(self, stated: Statement) -> Trained | None:
+        from benchmark import datasets
+        from benchmark.ensembles.finding import load_outside
+        from benchmark.run.reverification import trained_with
+
+        for spec in self.models:
+            trained = load_outside(spec, datasets.find(stated.dataset), self.trust)
+            if trained.provenance.identity == stated.weights:
+                return trained
+        try:
+            return trained_with(stated.weights, stated.model)
+        except BadInput:
+            return None

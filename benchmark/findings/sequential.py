@@ -1,0 +1,105 @@
+"""Tests that may be looked at after every image: decisions between two models, and intervals, at any time.
+
+An ordinary test holds for one number of images, fixed in advance; whoever looks after every batch and stops at the
+first p < 0.05 is wrong far more often than 5 % of the time. Here a gambler bets, image after image, against "the mean
+is m". While that is true, no strategy makes the gambler's capital grow on average, so the probability that it *ever*
+reaches 1/α is at most α (Ville's inequality). The means that are not refuted yet are the interval; it covers the true
+mean at all times at once with probability 1 − α. The strategy is the hedged one of Waudby-Smith and Ramdas (2024):
+half of the capital bets on a larger mean, half on a smaller one, the stake by the variance seen so far.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Verdict = Literal["first leads", "second leads", "equal", "open"]
+LARGEST_STAKE = 0.75
+"""Share of the capital that may be lost on one image."""
+STEP = 0.001
+"""Means are refuted on a grid of tenths of a point; an interval reaches to the next one that is refuted."""
+
+
+def log_capitals(values: ArrayLike, mean: ArrayLike, low: float, alpha: float) -> tuple[Floats, Floats]:
+    """Log of both halves of the capital after each value, each (values, means): on larger and on smaller than the mean.
+
+    ``values`` lie in [low, 1], in random order. The stake on a value depends on those before it alone. Each half
+    counts as ½ at the start, so that both together begin with 1.
+    """
+    found, means = np.asarray(values, dtype=np.float64), np.atleast_1d(np.asarray(mean, dtype=np.float64))
+    stakes = _stakes(found, low, alpha)[:, None]
+    up = np.minimum(stakes, LARGEST_STAKE / np.maximum(means - low, 1e-12))
+    down = np.minimum(stakes, LARGEST_STAKE / np.maximum(1 - means, 1e-12))
+    distance = found[:, None] - means
+    larger, smaller = (np.log1p(bet).cumsum(0) - math.log(2) for bet in (up * distance, -down * distance))
+    return larger, smaller
+
+
+def _stakes(values: Floats, low: float, alpha: float) -> Floats:
+    """What to bet on each value: more where the values before it varied little, less as they become many."""
+    count = np.arange(1, len(values) + 1)
+    span = 1 - low
+    # a quarter of the squared span, the largest variance there is, stands for one value before the first
+    means = (low + span / 2 + values.cumsum()) / (count + 1)
+    squares = (span**2 / 4 + ((values - means) ** 2).cumsum()) / (count + 1)
+    before = np.concatenate([[span**2 / 4], squares[:-1]])
+    return np.asarray(np.sqrt(2 * math.log(2 / alpha) / (before * count * np.log1p(count))))
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """What is known after so many images: the mean so far, and an interval that holds at all times at once."""
+
+    images: int
+    mean: float
+    low: float
+    high: float
+
+
+def interval(values: ArrayLike, low: float = 0.0, alpha: float = 0.05) -> Sequence:
+    """The mean of values in [low, 1] with the interval of all means that were never refuted."""
+    found = np.asarray(values, dtype=np.float64)
+    if not len(found):
+        return Sequence(0, math.nan, low, 1.0)
+    grid = np.linspace(low, 1.0, round((1 - low) / STEP) + 1)
+    kept = grid[(np.maximum(*log_capitals(found, grid, low, alpha)) < math.log(1 / alpha)).all(0)]
+    mean = float(found.mean())
+    if not len(kept):  # every mean was refuted at some time, as happens with probability α at most
+        return Sequence(len(found), mean, mean, mean)
+    return Sequence(len(found), mean, max(low, float(kept[0]) - STEP), min(1.0, float(kept[-1]) + STEP))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a comparison has come to, and after how many images."""
+
+    verdict: Verdict
+    images: int
+
+
+def decide(first: ArrayLike, second: ArrayLike, alpha: float = 0.05, margin: float = 0.0) -> Decision:
+    """Which of two models is right more often, from their outcomes on the same images in random order.
+
+    A lead refutes that the difference is 0 or points the other way; "equal" refutes every difference of ``margin`` and
+    more in either direction. A decision is wrong with probability α at most, however often one looks.
+    """
+    differences = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    if not len(differences):
+        return Decision("open", 0)
+    larger, smaller = log_capitals(differences, [0.0, margin, -margin], -1.0, alpha)
+    above, below = (np.logical_or.accumulate(half >= math.log(1 / alpha), axis=0) for half in (larger, smaller))
+    outcomes: dict[Verdict, NDArray[np.bool_]] = {
+        "first leads": above[:, 0],
+        "second leads": below[:, 0],
+        "equal": below[:, 1] & above[:, 2] & (margin > 0),
+    }
+    times = {verdict: int(seen.argmax()) + 1 for verdict, seen in outcomes.items() if seen.any()}
+    if not times:
+        return Decision("open", len(differences))
+    verdict = min(times, key=times.__getitem__)
+    return Decision(verdict, times[verdict])

@@ -1,0 +1,59 @@
+"""A bar on the terminal for work in batches, which appears when the work takes more than two seconds."""
+
+from __future__ import annotations
+
+import time
+from threading import Timer
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmark.machine.clock import clock
+from benchmark.machine.terminal import visible
+
+PATIENCE = 2.0
+"""Seconds before a bar that was not asked for appears."""
+
+
+class BatchBar:
+    """Writes to standard error: a bar on a terminal or in a notebook, elsewhere a line per part if it is wanted.
+
+    ``wanted`` is True for a bar from the start, False for none, None for one on a terminal after two seconds.
+    """
+
+    def __init__(self, batches: int, wanted: bool | None) -> None:
+        console = Console(stderr=True, highlight=False, emoji=False)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
+        self.bars = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+        self.task = self.bars.add_task("", total=batches)
+        live = console.is_terminal or (console.is_jupyter and wanted is True)
+        self.timer = Timer(0 if wanted else PATIENCE, self.bars.start) if live and wanted is not False else None
+        self.lines = wanted is True and not live
+        self.title, self.began = "", 0.0
+
+    def __enter__(self) -> BatchBar:
+        if self.timer:
+            self.timer.daemon = True
+            self.timer.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.timer:
+            self.timer.cancel()
+            self.timer.join()
+            self.bars.stop()
+
+    def begin(self, title: str) -> None:
+        """Name the part that comes now."""
+        self.title, self.began = visible(title), time.monotonic()
+        self.bars.update(self.task, description=self.title)
+
+    def step(self) -> None:
+        """A batch is done."""
+        self.bars.advance(self.task)
+
+    def end(self) -> None:
+        """The part is done."""
+        if self.lines:
+            line = f"{self.title}: {clock(time.monotonic() - self.began)}"
+            self.bars.console.print(line, soft_wrap=True, markup=False)

@@ -1,0 +1,130 @@
+"""Interactive global adversarial training (iGAT): members share out the images that fool the ensemble."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from defenses.errors import BadInput
+from defenses.objectives.base import Defense, Place, Terms, at_least, cross_entropy
+from defenses.objectives.ece import Baseline
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from defenses.members.ensemble import Ensemble
+
+LARGEST = 0.99
+"""Where the regulariser clips the largest wrong probability, so that it stays finite."""
+
+
+@dataclass(frozen=True)
+class IGAT(Defense):
+    """iGAT (Deng & Mu 2023) around another objective, on a batch of clean images and their PGD images.
+
+    Where the ensemble is wrong, one member takes the image: its cross-entropy is the loss. ``allocation=rank`` draws
+    it with probability 2^rank, the member with the highest probability of the true class having the highest rank.
+    On the same images, ``weight`` · Σ_k −log(1 − largest wrong probability of member k) pushes every member away from
+    its favourite wrong class. The term ``ece`` of the inner objective gives way to these two; its others stay.
+    """
+
+    attacks: ClassVar[bool] = True
+
+    weight: float = 0.5
+    allocation: Literal["rank", "uniform", "best"] = "rank"
+    eps: float = 8 / 255
+    steps: int = 10
+    inner: Defense = field(default=Baseline(), metadata={"spec": False})
+    generator: Any = field(default=None, compare=False, metadata={"spec": False})
+    """The torch generator that draws the members; without one, the global generator does."""
+
+    def __post_init__(self) -> None:
+        at_least("weight", self.weight, 0)
+        at_least("steps", self.steps, 1)
+        if not 0 < self.eps <= 1:
+            raise BadInput(f"eps of igat is {self.eps:g}; it must lie in (0, 1]")
+
+    @property
+    def cost(self) -> float:  # type: ignore[override]
+        return self.inner.cost + 1 + self.steps
+
+    def around(self, inner: Defense) -> IGAT:
+        """The same training of another objective."""
+        own_forward = type(inner).forward is not Defense.forward and not inner.makes_images
+        if own_forward or inner.attacks or type(inner).step is not Defense.step:
+            raise BadInput(
+                f"igat cannot be combined with {type(inner).__name__}, which has its own forward pass or attack; "
+                "combine it with an objective of the logits, such as adp, or with dverge"
+            )
+        return replace(self, inner=inner)
+
+    def check(self, members: int, classes: int) -> None:
+        self.inner.check(members, classes)
+
+    def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> IGAT:
+        return replace(self, inner=self.inner.at(place, ensemble, generator), generator=generator)
+
+    def batch(
+        self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        import torch
+
+        from defenses.members.ensemble import batch_norm_mode
+        from defenses.objectives.adversarial_training import sign_ascent
+        from defenses.training.distributed import drawn
+
+        images, labels = self.inner.batch(ensemble, images, labels, generator)
+        start = drawn(torch.rand, images.shape, generator).to(images)
+        with batch_norm_mode(ensemble, "batch"):
+            adversarial = sign_ascent(ensemble, images, labels, self.eps, self.steps, start)
+        return torch.cat([images, adversarial]), torch.cat([labels, labels])
+
+    def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+        inner = self.inner.objective(logits, labels)
+        return {name: term for name, term in inner.items() if name != "ece"} | self.shared_out(logits, labels)
+
+    def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
+        if not self.inner.makes_images:
+            return super().forward(ensemble, images, labels)
+        half = len(images) // 2  # the inner defense makes images of its own from the clean ones
+        _, terms = self.inner.forward(ensemble, images[:half], labels[:half])
+        logits = ensemble.member_logits(images)
+        own = {name: term.view(2, half).mean(0) for name, term in self.shared_out(logits, labels).items()}
+        return logits, {**terms, **own}
+
+    def shared_out(self, logits: Tensor, labels: Tensor) -> Terms:
+        """The two terms on images that the ensemble gets wrong; 0 on the others."""
+        from defenses.members.diversity import log_mean_probability
+
+        wrong = (log_mean_probability(logits.detach()).argmax(-1) != labels).to(logits.dtype)
+        losses = cross_entropy(logits, labels)
+        taken = losses.gather(0, self.allocate(losses.detach())[None]).squeeze(0)
+        terms = {"allocated": wrong * taken}
+        if self.weight:
+            terms["wrong_class"] = self.weight * wrong * _away_from_wrong(logits, labels).sum(0)
+        return terms
+
+    def allocate(self, losses: Tensor) -> Tensor:
+        """The member that takes each image, (N,), from the members' cross-entropies (K, N)."""
+        import torch
+
+        from defenses.training.distributed import drawn
+
+        members, images = losses.shape
+        if self.allocation == "best":
+            return losses.argmin(0)
+        worst_first = losses.argsort(0, descending=True)  # rank 0 has the lowest probability of the true class
+        exponents = torch.arange(members, dtype=torch.float64) * (self.allocation == "rank")
+        shares = torch.softmax(exponents * torch.log(torch.tensor(2.0, dtype=torch.float64)), 0).cumsum(0)
+        draws = drawn(torch.rand, (images,), self.generator) if self.generator else torch.rand(images)
+        ranks = torch.searchsorted(shares, draws.double(), right=True).clamp_max(members - 1)
+        return worst_first.gather(0, ranks.to(losses.device)[None]).squeeze(0)
+
+
+def _away_from_wrong(logits: Tensor, labels: Tensor) -> Tensor:
+    """−log(1 − p) of the largest wrong probability p of every member, clipped at `LARGEST`, (K, N)."""
+    probability = logits.softmax(-1)
+    index = labels.expand(len(logits), -1)[..., None]
+    largest = probability.scatter(-1, index, 0).amax(-1)
+    return -(1 - largest.clamp_max(LARGEST)).log()
