@@ -54,12 +54,18 @@ def trials(results: Results) -> list[Trial]:
 
 
 def detection_table(results: Results) -> pd.DataFrame:
-    """AUC, and the true positive rate at one threshold per false positive rate, fixed on held-out clean images."""
+    """AUC, and the true positive rate at one threshold per false positive rate, fixed on held-out clean images.
+
+    A detector also meets clean images that the ensemble misclassifies, so `auc` takes all clean images as negatives.
+    `auc_right` takes only the correctly classified ones: adversarial images were correctly classified before, too.
+    """
     rows = []
     for trial in trials(results):
+        right = trial.clean[was_right(trial.clean)]
         for cell, title, fooled in trial.fooled:
             for score in SCORES:
                 area, low, high = auc_interval(trial.clean[score].to_numpy(), fooled[score].to_numpy())
+                among_right = auc_interval(right[score].to_numpy(), fooled[score].to_numpy())
                 row = {
                     "dataset": cell.images.dataset,
                     "defense": cell.ensemble.defense,
@@ -72,6 +78,10 @@ def detection_table(results: Results) -> pd.DataFrame:
                     "auc": round(area, 6),
                     "auc_low": round(low, 6),
                     "auc_high": round(high, 6),
+                    "clean_right_images": len(right),
+                    "auc_right": round(among_right[0], 6),
+                    "auc_right_low": round(among_right[1], 6),
+                    "auc_right_high": round(among_right[2], 6),
                 }
                 for rate in RATES:
                     threshold = np.quantile(trial.held_out[score], rate)

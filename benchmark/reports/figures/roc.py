@@ -54,7 +54,9 @@ def detection_figures(results: Results, table: pd.DataFrame) -> list[Figure]:
         told = "; ".join(f"{label}: {area:.2f}" for label, area in zip(labels, found[0], strict=True))
         words = (
             f"AUC of the diversity score (predicted label). {told}. Above the diagonal, the score detects the attack; "
-            "below it, the attack makes its images look more normal than clean ones. Numbers in the panels are AUCs."
+            "below it, the attack makes its images look more normal than clean ones. Numbers in the panels are AUCs "
+            f"with all {compared} clean images as negatives; detection.csv also has the AUCs with only the correctly "
+            "classified ones."
         )
         title = f"ROC curves of detection scores: {naming.defense(defense)} on {naming.dataset(dataset)}"
         name = slug("detection", dataset, defense, seed_mark(seed))

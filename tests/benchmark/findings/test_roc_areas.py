@@ -107,6 +107,24 @@ def _one(results: Results) -> dict[str, Any]:
     return table.iloc[0].to_dict()
 
 
+def test_misclassified_clean_images_are_negatives_only_of_the_first_area(
+    make_cell: MakeCell, make_results: MakeResults
+) -> None:
+    draws = np.random.default_rng(2)
+    compared, held_out, adversarial = draws.normal(1, 1, (3, 50)) - np.array([[0], [0], [1]])
+    (clean, columns), attacked = _run(make_cell, compared, held_out, adversarial, fooled=40)
+    wrong = np.arange(100) < 20  # misclassified without an attack, as uncertain images are: low scores
+    scores = dict.fromkeys(SCORES, np.where(wrong, columns["diversity"] - 3, columns["diversity"]))
+    predicted = {"clean_prediction": np.where(wrong, 5, 3), "adversarial_prediction": np.where(wrong, 5, 3)}
+    row = _one(make_results([(clean, columns | scores | predicted), attacked]))
+    negatives = scores["diversity"][:50]
+    assert (row["clean_images"], row["clean_right_images"]) == (50, 30)
+    assert row["auc"] == pytest.approx(auc_interval(negatives, adversarial[:40])[0], abs=1e-6)
+    expected = auc_interval(negatives[20:], adversarial[:40])
+    assert [row[f"auc_right{end}"] for end in ("", "_low", "_high")] == pytest.approx(expected, abs=1e-6)
+    assert row["auc_right"] > row["auc"]
+
+
 def test_the_threshold_is_fixed_on_held_out_images_alone(make_cell: MakeCell, make_results: MakeResults) -> None:
     draws = np.random.default_rng(1)
     compared, held_out, adversarial = draws.normal(1, 1, (3, 100)) - np.array([[0], [0], [1]])
