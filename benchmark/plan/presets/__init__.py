@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +41,21 @@ def load_preset(name: str) -> Preset:
     """A preset by its name, or by the path of a TOML file; paths in it are relative to the working folder."""
     if is_file_name(name):
         path = Path(name)
-        return _read(path.name, path.stem, str(path), _text_of(path))
+        text = _text_of(path)
+        try:
+            return _read(path.name, path.stem, str(path), text)
+        except BadInput as error:
+            raise BadInput(f"{error}{_beside(path, str(error))}") from error
     return _read(name, name, f"{name}{SUFFIX}", preset_text(name))
+
+
+def _beside(preset: Path, message: str) -> str:
+    """What to write instead, where a message names a file that is beside the preset and not in the working folder."""
+    for word in re.findall(r"[\w./\\-]+\.\w+", message):
+        found = preset.parent / word
+        if not Path(word).exists() and found.exists():
+            return f"; paths in a preset are relative to the working folder: write {found}"
+    return ""
 
 
 def is_file_name(name: str) -> bool:

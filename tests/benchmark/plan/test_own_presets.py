@@ -201,7 +201,10 @@ def test_paths_in_a_preset_are_relative_to_the_working_folder(here: Path) -> Non
     preset = here / "sub" / "mine.toml"
     (here / "sub" / "mine.py").write_text(source)
     preset.write_text('[[grid]]\ndataset = "digits"\ndefenses = ["mine.py:Mine"]\ndiversity = {}')
-    with pytest.raises(BadInput, match=r"mine\.py"):
+    with pytest.raises(BadInput, match=r"relative to the working folder: write sub/mine\.py$"):
+        load_preset("sub/mine.toml")
+    preset.write_text('[[grid]]\ndataset = "digits"\ndefenses = ["other.py:Mine"]\ndiversity = {}')
+    with pytest.raises(BadInput, match=r"other\.py is not a file(?!.*relative)"):
         load_preset("sub/mine.toml")
     preset.write_text('[[grid]]\ndataset = "digits"\ndefenses = ["sub/mine.py:Mine"]\ndiversity = {}')
     assert load_preset(str(preset)).grids[0].defenses == ("sub/mine.py:Mine",)
