@@ -150,15 +150,24 @@ def _norm(cell: Cell) -> Norm | None:
     return named.attack.minimised if named else None
 
 
-def lowest(
-    layout: Layout, dataset: str, group: str, among: Sequence[tuple[str, str]] | None = None
-) -> dict[str, tuple[float, tuple[str, str]]]:
-    """Per defense with every attack finished: the lowest accuracy and the attack that gives it.
+def by_norm(layout: Layout, dataset: str, group: str) -> dict[Norm | None, list[tuple[str, str]]]:
+    """The attacks of a group by the norm of their bound; attacks without a bound are under None."""
+    found: dict[Norm | None, dict[tuple[str, str], None]] = {}
+    for cell in layout.cells:
+        if (cell.images.dataset, cell.task.group) == (dataset, group):
+            norm = cell.task.bound.norm if cell.task.bound else None
+            found.setdefault(norm, {})[layout.attack(cell)] = None
+    return {norm: list(attacks) for norm, attacks in found.items()}
 
-    Over all attacks of the group, in whatever norm, unless told among which (`of_one_norm`).
+
+def lowest(
+    layout: Layout, dataset: str, group: str, attacks: Sequence[tuple[str, str]]
+) -> dict[str, tuple[float, tuple[str, str]]]:
+    """Per defense with all of these attacks finished: the lowest accuracy and the attack that gives it.
+
+    The attacks should be of one norm (`by_norm`, `of_one_norm`): a number over several norms compares nothing.
     """
     found = {}
-    attacks = layout.attacks(dataset, group) if among is None else among
     for defense in layout.defenses(dataset):
         values = {}
         for attack in attacks:

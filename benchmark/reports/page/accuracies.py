@@ -11,8 +11,8 @@ from benchmark.evaluations.clean import Clean
 from benchmark.findings import naming
 from benchmark.findings.layout import Layout
 from benchmark.findings.rows import percent_interval
-from benchmark.findings.survival import Survival, lowest, shared_bound, survival
-from benchmark.reports.page.sentences import attacked, bound_words, interval_words
+from benchmark.findings.survival import Survival, by_norm, lowest, of_one_norm, shared_bound, survival
+from benchmark.reports.page.sentences import attacked, bound_words, interval_words, norm_words
 from benchmark.reports.page.widgets import (
     NOTHING,
     Field,
@@ -56,9 +56,7 @@ def worst_of(layout: Layout, dataset: str, tier: str) -> Survival | None:
 
 
 def _tier_field(layout: Layout, dataset: str, tier: str, defense: str, worst: Survival | None) -> Field:
-    least = lowest(layout, dataset, tier).get(defense)
-    single = f"lowest accuracy under a single attack: {least[0]:.1f} %, {naming.attack(*least[1])}" if least else ""
-    if worst is None and least:
+    if worst is None and (least := lowest(layout, dataset, tier, of_one_norm(layout, dataset, tier)[1]).get(defense)):
         return replace(number_field(f"{least[0]:.1f}", naming.attack(*least[1])), tint=least[0])
     if worst is None or defense not in worst.right:
         return Field(NOTHING, "unfinished" if _asked_for(layout, dataset, tier, defense) else "not run")
@@ -69,13 +67,22 @@ def _tier_field(layout: Layout, dataset: str, tier: str, defense: str, worst: Su
         f"95 % interval {interval}" if interval else f"{worst.seeds} seeds",
         f"{worst.images} test images, {bound_words(worst)}",
         f"attacks: {under}",
-        single,
+        *_lowest_of_each_norm(layout, dataset, tier, defense),
         *_warnings(layout.table[_rows(layout, dataset, tier, defense)]),
     )
     accuracy = worst.percent(defense)
     shown = f"{accuracy:.1f} ± {worst.spread(defense):.1f}" if worst.seeds > 1 else f"{accuracy:.1f}"
     note = interval or f"{worst.seeds} seeds"
     return Field(shown, note, f"{accuracy:.1f}", bold, tuple(filter(None, more)), accuracy)
+
+
+def _lowest_of_each_norm(layout: Layout, dataset: str, tier: str, defense: str) -> Iterator[str]:
+    """The lowest accuracy under a single attack, a line for each norm."""
+    for norm, attacks in by_norm(layout, dataset, tier).items():
+        least = lowest(layout, dataset, tier, attacks).get(defense)
+        if least:
+            what = norm_words("attack", norm)
+            yield f"lowest accuracy under a single {what}: {least[0]:.1f} %, {naming.attack(*least[1])}"
 
 
 def _rows(layout: Layout, dataset: str, tier: str, defense: str) -> pd.Series[bool]:

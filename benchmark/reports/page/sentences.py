@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from benchmark.attacks.bounds import SYMBOLS, Norm
 from benchmark.evaluations.clean import Clean
 from benchmark.findings import naming
 from benchmark.findings.checks import CHECKS
@@ -11,7 +12,7 @@ from benchmark.findings.comparison import Comparison
 from benchmark.findings.layout import Layout
 from benchmark.findings.results import Results
 from benchmark.findings.statistics import SIGNIFICANT
-from benchmark.findings.survival import Survival, lowest, survival
+from benchmark.findings.survival import Survival, by_norm, lowest, survival
 from benchmark.reports.page.widgets import Warned
 
 TIERS = {
@@ -166,16 +167,24 @@ def bound_words(worst: Survival) -> str:
 
 
 def _lowest_words(layout: Layout, dataset: str, tier: str) -> list[str]:
-    found = lowest(layout, dataset, tier)
-    settings = len(layout.attacks(dataset, tier))
-    if not found:
-        return ["No defense has finished every attack of this tier."]
-    if settings == 1:
-        return []
-    span = _between([value for value, _ in found.values()])
-    missing = len(layout.defenses(dataset)) - len(found)
-    left = f" ({missing} with unfinished attacks left out)" if missing else ""
-    return [f"Lowest accuracy under any of the {settings} attack settings of the tier: {span}{left}."]
+    """A sentence for each norm: a number over several norms compares nothing."""
+    sentences = []
+    for norm, attacks in by_norm(layout, dataset, tier).items():
+        found = lowest(layout, dataset, tier, attacks)
+        if not found:
+            sentences.append(f"No defense has finished every {norm_words('attack', norm)} of this tier.")
+        elif len(attacks) > 1:
+            span = _between([value for value, _ in found.values()])
+            missing = len(layout.defenses(dataset)) - len(found)
+            left = f" ({missing} with unfinished attacks left out)" if missing else ""
+            settings = f"{len(attacks)} {norm_words('attack settings', norm)}"
+            sentences.append(f"Lowest accuracy under any of the {settings} of the tier: {span}{left}.")
+    return sentences
+
+
+def norm_words(what: str, norm: Norm | None) -> str:
+    """Attacks of one norm in words, such as ``L2 attack`` or ``attack without a bound``."""
+    return f"{SYMBOLS[norm]} {what}" if norm else f"{what} without a bound"
 
 
 # --- how much is there, and warnings ---

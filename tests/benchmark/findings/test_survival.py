@@ -16,7 +16,7 @@ from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import Stage, WorstCase, stages
 from benchmark.findings.layout import Layout
 from benchmark.findings.results import Results
-from benchmark.findings.survival import Survival, lowest, of_one_norm, survival
+from benchmark.findings.survival import Survival, by_norm, lowest, of_one_norm, survival
 from benchmark.harness.tiers import Tier
 
 MakeCell = Callable[..., Cell]
@@ -84,7 +84,8 @@ def test_tiers_paper_and_strict_are_over_the_attacks_that_both_have(
     layout = Layout(make_results([(make_cell(task), _right(count)) for task, count in cells.items()]))
     found = [survival(layout, "digits", tier) for tier in ("paper", "strict")]
     assert [one and (one.attacks, one.percent("ours")) for one in found] == [(["pgd"], 80), (["pgd"], 60)]
-    assert lowest(layout, "digits", "strict") == {"ours": (10, ("mim", "eps=0.1"))}, "of all attacks of the tier"
+    attacks = by_norm(layout, "digits", "strict")["linf"]
+    assert lowest(layout, "digits", "strict", attacks) == {"ours": (10, ("mim", "eps=0.1"))}, "of all in that norm"
 
 
 def test_what_tiers_share_is_looked_for_among_attacks_with_a_bound(
@@ -106,6 +107,8 @@ def test_the_lowest_accuracy_of_one_norm_leaves_other_norms_and_attacks_without_
     norm, attacks = of_one_norm(layout, "digits", "strict")
     assert (norm, attacks) == ("linf", [("pgd", "eps=0.1"), ("pgd", "eps=0.2")])
     assert lowest(layout, "digits", "strict", attacks) == {"ours": (40, ("pgd", "eps=0.2"))}
+    norms = by_norm(layout, "digits", "strict")
+    assert {norm: len(among) for norm, among in norms.items()} == {"linf": 2, "l2": 1, None: 2}
 
 
 def test_the_norm_of_a_summary_is_that_of_the_bound_that_tiers_share(
@@ -156,7 +159,7 @@ def test_nobody_leads_beside_a_defense_that_is_not_finished(make_cell: MakeCell,
     unfinished = replace(results, cells=(*results.cells, make_cell(_task("pgd(eps=0.1)"), "three")))
     found = _strict(unfinished)
     assert (found.lacking, set(found.right)) == (1, {"one", "other"}) and not found.leads("one")
-    assert "three" not in lowest(Layout(unfinished), "digits", "strict")
+    assert "three" not in lowest(Layout(unfinished), "digits", "strict", [("pgd", "eps=0.1")])
 
 
 def test_seeds_share_images_so_each_must_show_the_lead_and_there_is_no_interval(

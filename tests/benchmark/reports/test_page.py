@@ -247,7 +247,8 @@ def test_summary_takes_the_worst_case_over_attacks_of_one_budget_and_leaves_out_
     # image by image: the baseline keeps 5 of 50 under both attacks, <b> keeps 31
     assert "10.0 % for baseline (95 % interval 3.3 to 21.8)" in page
     assert "62.0 % for &lt;b&gt; (95 % interval 47.2 to 75.3)" in page
-    assert "No defense has finished every attack of this tier" in page
+    assert "No defense has finished every attack without a bound of this tier" in page
+    assert "any of the 2 L∞ attack settings of the tier: 10.0 % (1 with unfinished attacks left out)" in page
     head, *rows = _Elements(page).table("digits: test images that stay correctly classified")
     strict = head.index("strict L∞, ε=0.1, 50 images")
     assert [row[strict] for row in rows] == ["10.0 3.3 to 21.8", "– unfinished"]
@@ -274,7 +275,7 @@ def test_tiers_are_summed_up_over_the_attacks_that_both_have(make_cell: MakeCell
     page = _Elements(_page(report([(make_cell(task), _right(count)) for task, count in right.items()])))
     (row,) = page.table("digits: test images that stay")[1:]
     assert [field.split()[0] for field in row[2:]] == ["80.0", "60.0"], "paper and strict"
-    assert "lowest accuracy under a single attack: 10.0 %, MIM, ε=0.1" in "".join(
+    assert "lowest accuracy under a single L∞ attack: 10.0 %, MIM, ε=0.1" in "".join(
         str(cell.get("data-more")) for cell in page.all("td")
     )
 
@@ -298,7 +299,9 @@ def test_the_worst_case_of_an_l2_attack_is_told_with_its_norm_and_apart_from_lin
     assert "Accuracy under round at L2, ε=0.5, on 50 images: 10.0 % for ours" in alone
     head, row = _Elements(both).table("digits: test images that stay")
     assert row[head.index("strict L∞, ε=0.5, 50 images")].startswith("16.0")
-    assert "lowest accuracy under a single attack: 10.0 %, round, ε=0.5" in both
+    assert "lowest accuracy under a single L∞ attack: 16.0 %, PGD, ε=0.5" in both
+    assert "lowest accuracy under a single L2 attack: 10.0 %, round, ε=0.5" in both
+    assert "Lowest accuracy under any of the 2 L∞ attack settings of the tier: 16.0 %." in both
 
 
 def test_no_lead_is_told_of_numbers_that_were_not_measured_alike(make_cell: MakeCell, report: Report) -> None:
