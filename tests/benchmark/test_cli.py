@@ -215,6 +215,29 @@ def test_bad_input_is_one_line_exit_code_2_and_nothing_left_behind(
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["report", "x" * 300], "File name too long", id="path"),
+        pytest.param(["verify", "x" * 300], "File name too long", id="path to verify"),
+        pytest.param(["train", "baseline", *DIGITS, "--start-from", "x" * 300], "File name too long", id="start"),
+        pytest.param(["run", "x" * 300 + ".toml"], "File name too long", id="preset"),
+        pytest.param(["run", "demo", "--threads", "2147483648"], "threads is 2147483648", id="threads"),
+        pytest.param(["run", "demo", "--attack", f"pgd(steps={'9' * 5000})"], "steps", id="digits of an attack"),
+        pytest.param(["train", f"adp(alpha=2,beta={'9' * 5000})", *DIGITS], "beta", id="digits of a defense"),
+        pytest.param(["train", "baseline", *DIGITS, "--seed", "9" * 5000], "seed", id="digits of an option"),
+        pytest.param(["run", "demo", "--seeds", "9" * 5000], "seeds", id="digits of seeds"),
+    ],
+)
+def test_what_is_far_too_long_or_too_large_is_one_line_too(
+    arguments: list[str], message: str, capfd: pytest.CaptureFixture[str], here: Path
+) -> None:
+    assert run(arguments) == 2
+    error = capfd.readouterr().err
+    assert message in error and error.count("\n") == 1 and "Traceback" not in error
+    assert list(here.iterdir()) == []
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "another network"])
 def test_a_damaged_or_wrong_checkpoint_to_start_from_is_one_line(
     damage: str, capfd: pytest.CaptureFixture[str], here: Path

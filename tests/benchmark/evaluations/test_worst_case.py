@@ -444,6 +444,19 @@ def test_kept_images_fool_the_same_weights_later(folder: Path, capsys: pytest.Ca
     assert re.search(rf"[1-9]\d* images lie outside the bound linf:{EPS}\b", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("command", ["report", "verify"])
+def test_a_file_that_only_the_manifest_names_does_not_run(command: str, here: Path, checkpoint: Path) -> None:
+    asked = ["run", "demo", "--attack", f"fgsm(eps={EPS})", "--tier", "strict", "--samples", "8", "--keep-images"]
+    assert adp_bench([*asked, "--defense", str(checkpoint), "--out", "run"]) == 0
+    (here / "evil.py").write_text("open('EXECUTED', 'w')\ndef load(): ...\n")
+    store = Store(here / "run")
+    for spec in ("evil.py:load", str(here / "evil.py:load"), "evil.py:Net(a=1)"):
+        named = [replace(cell, ensemble=replace(cell.ensemble, spec=spec, network=spec)) for cell in store.asked()]
+        store.write_manifest(named, store.manifest())
+        assert adp_bench([command, "run"]) == (0 if command == "report" else 2)
+        assert not (here / "EXECUTED").exists()
+
+
 def test_asking_for_images_later_runs_what_has_none(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     store = Store(folder)
     cell = next(cell for cell in store.asked() if isinstance(cell.task, WorstCase))

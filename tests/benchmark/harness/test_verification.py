@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -339,6 +342,19 @@ def test_a_millionth_outside_the_linf_ball_is_rounding_and_two_are_not(sign: int
     checked = verify(clean, adversarial, Bound("linf", 0.25))
     assert checked.out_of_ball.tolist() == [flagged] * 2
     assert torch.equal(checked.images, clean + sign * 0.25 if flagged else adversarial)
+
+
+@pytest.mark.parametrize("eps", [0.01, 0.1, 0.3, 8 / 255])
+def test_kept_images_exceed_the_radius_by_what_the_documentation_says(eps: float) -> None:
+    """Every pixel of a byte, moved up and down by the radius in float32, and measured in float64."""
+    said = (Path(__file__).parents[3] / "docs" / "attacks.md").read_text(encoding="utf-8")
+    allowed, usual = (float(re.search(words, said)[1]) for words in (r"\| L∞ \| (\S+) \|", r"by at most (\S+e-\d+)"))  # type: ignore[index]
+    clean = (torch.arange(256) / 255).view(1, 1, 16, 16).repeat(2, 1, 1, 1)
+    checked = verify(clean, (clean + torch.tensor([eps, -eps])[:, None, None, None]).clamp(0, 1), Bound("linf", eps))
+    excess = (checked.images.double() - clean.double()).abs().amax().item() - eps
+    assert not checked.out_of_ball.any() and 0 < excess < usual
+    assert outside(clean, clean + eps + 2 * allowed, Bound("linf", eps)).all()
+    assert not outside(clean, clean + eps + allowed / 2, Bound("linf", eps)).any()
 
 
 def test_a_millionth_itself_is_still_rounding() -> None:
