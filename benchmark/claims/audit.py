@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from benchmark.claims.certificate import Certificate, Statement
 from benchmark.claims.claim import Claim
+from benchmark.claims.progress import ProgressFile
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import Stage, stages
 from benchmark.findings import sequential
@@ -79,8 +81,13 @@ def audit(
     data: Dataset,
     terms: Terms,
     say: Callable[[str], None] = lambda words: None,
+    kept: Path | None = None,
 ) -> Finding:
-    """Put one claim about a model to the test."""
+    """Put one claim about a model to the test.
+
+    ``kept`` is a file for the state of an unfinished audit. An audit that was stopped, or whose budget was spent,
+    resumes from it. It is removed when the audit ends with a verdict.
+    """
     if terms.samples > len(data.test):
         raise BadInput(f"samples is {terms.samples}; {data.name} has {len(data.test)} test images")
     if claim.attack:
@@ -97,29 +104,46 @@ def audit(
         acceleration=terms.acceleration,
         spec=trained.spec,
     )
+    file = ProgressFile(kept)
     with subject_of(material, say=say) as subject:
-        work = _Audit(claim, terms, subject, order.numpy(), say)
+        work = _Audit(claim, terms, subject, order.numpy(), say, file, _identity(claim, trained, data, terms))
         work.go()
+        if work.over_budget:
+            file.write(work.found, now=True)
+        else:
+            file.remove()
         return work.finding(trained, data)
+
+
+def _identity(claim: Claim, trained: Trained, data: Dataset, terms: Terms) -> str:
+    """A digest of what decides which images are attacked how; a larger budget or another alpha may resume."""
+    same = replace(terms, budget=None, alpha=0.5)
+    return hashlib.sha256(repr((claim, trained.provenance.identity, data.checksum, same)).encode()).hexdigest()
 
 
 class _Audit:
     """An audit under way: which images are left, what fooled the others, and when it began."""
 
-    def __init__(self, claim: Claim, terms: Terms, subject: Subject, order: Rows, say: Callable[[str], None]) -> None:
-        self.claim, self.terms, self.subject, self.order, self.say = claim, terms, subject, order, say
+    def __init__(
+        self,
+        claim: Claim,
+        terms: Terms,
+        subject: Subject,
+        order: Rows,
+        say: Callable[[str], None],
+        file: ProgressFile,
+        identity: str,
+    ) -> None:
+        self.claim, self.terms, self.subject, self.order, self.say, self.file = claim, terms, subject, order, say, file
         self.began = time.monotonic()
         self.right = subject.clean == subject.labels
         self.seen = 0
         """Images so far; the rest of the order is not looked at."""
-        self.claimed_right: list[NDArray[np.bool_]] = []
-        self.adversarial: dict[int, torch.Tensor] = {}
-        """Place in the order to the image that fools the model."""
-        self.broken_by: Counter[str] = Counter()
-        self.tried: dict[str, None] = {}
         self.over_budget = False
-        self.moved = False
-        """Whether any attack changed any image."""
+        self.found = file.read(identity)
+        if self.found.tried:
+            before, fooled = len(self.found.tried), len(self.found.adversarial)
+            say(f"resumes after {before} attacks, which fooled {fooled} images")
 
     # --- what is known ---
 
@@ -127,7 +151,7 @@ class _Audit:
     def correct(self) -> NDArray[np.bool_]:
         """For every image so far: right, and not fooled yet."""
         left = self.right[: self.seen].copy()
-        left[[place for place in self.adversarial if place < self.seen]] = False
+        left[[place for place in self.found.adversarial if place < self.seen]] = False
         return left
 
     def interval(self) -> tuple[float, float]:
@@ -179,17 +203,18 @@ class _Audit:
         named = self.claim.attack
         assert named is not None
         tier = self.terms.tier
+        found = self.found
         self.say(f"{named.label} on {self.seen - first} images: as claimed, tier {tier}")
         task = WhiteBox(named, tier)
-        dead = []
-        for start in range(first, self.seen, self.terms.batch_size):
+        for start in range(max(first, len(found.dead)), self.seen, self.terms.batch_size):
             span = Span(start, min(start + self.terms.batch_size, self.seen))
             records = task.batch(self.subject, span, self.terms.seed)
-            self.claimed_right.append(records["correct"].to_numpy(dtype=bool))
-            dead.append((records["zero_gradient"] | records["unmoved"]).to_numpy(dtype=bool))
+            found.claimed_right += records["correct"].astype(bool).tolist()
+            found.dead += (records["zero_gradient"] | records["unmoved"]).astype(bool).tolist()
+            self.file.write(found)
         places = np.flatnonzero(self.correct)
         self._run(Stage(named), places[places >= first])  # true labels, and its images are kept
-        return float(np.concatenate(dead).mean())
+        return float(np.mean(found.dead[first : self.seen]))
 
     def _stages(self, dead: float) -> Iterator[tuple[Stage, str]]:
         """Stronger attacks with the reason for each: cheapest first, unless the claimed attack had no gradient."""
@@ -213,19 +238,24 @@ class _Audit:
 
     def _run(self, stage: Stage, places: Rows) -> None:
         """Attack images that are left, batch by batch, and keep those that fool the model."""
-        self.tried[stage.label] = None
-        subject, size = self.subject, self.terms.batch_size
+        found, subject, size = self.found, self.subject, self.terms.batch_size
+        found.tried[stage.label] = None
+        key = f"{stage.label}, images to {self.seen}"
+        # a resumed stage goes on with its own batches, though some of their images are fooled by now
+        places = np.array(found.begun.setdefault(key, places.tolist()), dtype=np.int64)
         model = subject.fast if stage.member is None else subject.member(stage.member)
-        for start in range(0, len(places), size):
+        for start in range(size * found.batches.get(key, 0), len(places), size):
             part = places[start : start + size]
             labels = subject.labels[part]
             images = subject.images[torch.from_numpy(part).to(subject.images.device)]
             crafted = craft(model, stage.named, images, labels, 0, self.terms.seed, rows=part)
-            self.moved |= not crafted.found["unmoved"].all()
+            found.moved |= not crafted.found["unmoved"].all()
             fooled = predict(subject.ensemble, crafted.images, size) != labels
             for place, image in zip(part[fooled].tolist(), crafted.images[torch.from_numpy(fooled)], strict=True):
-                self.adversarial[place] = image.cpu()
-            self.broken_by[stage.label] += int(fooled.sum())
+                found.adversarial[place] = image.cpu()
+            found.broken_by[stage.label] += int(fooled.sum())
+            found.batches[key] = found.batches.get(key, 0) + 1
+            self.file.write(found)
 
     # --- what is said ---
 
@@ -233,19 +263,29 @@ class _Audit:
         """The outcome in one sentence, with the certificate."""
         correct, low_high = self.correct, self.interval()
         left, images = int(correct.sum()), self.seen
-        as_claimed = float(np.concatenate(self.claimed_right).mean()) if self.claimed_right else None
+        claimed_right = self.found.claimed_right
+        as_claimed = float(np.mean(claimed_right)) if claimed_right else None
         outcome = self._outcome()
         sentence = self._sentence(outcome, left, images, low_high, as_claimed)
         certificate = self._certificate(trained, data, sentence) if self.claim.bound else None
         seconds = time.monotonic() - self.began
         return Finding(
-            self.claim, outcome, sentence, left, images, low_high, as_claimed, tuple(self.tried), certificate, seconds
+            self.claim,
+            outcome,
+            sentence,
+            left,
+            images,
+            low_high,
+            as_claimed,
+            tuple(self.found.tried),
+            certificate,
+            seconds,
         )
 
     def _outcome(self) -> Outcome:
         if self.refuted():
             return "refuted"
-        if self.claim.bound is not None and (not self.moved or self.over_budget):
+        if self.claim.bound is not None and (not self.found.moved or self.over_budget):
             return "cannot be judged"
         return "not refuted"
 
@@ -259,25 +299,25 @@ class _Audit:
             word = "refuted" if outcome == "refuted" else "not refuted"
             return f"{word}: clean accuracy is {accuracy} on {images} images, {claimed}"
         if outcome == "refuted":
-            strongest = self.broken_by.most_common(1)
+            strongest = self.found.broken_by.most_common(1)
             by = f"; {strongest[0][0]} broke the most" if strongest and strongest[0][1] else ""
             return f"refuted: {accuracy} of {images} images are left within {self.claim.bound}{by}; {claimed}{again}"
         if self.over_budget:
             return (
-                f"cannot be judged: the budget is spent after {len(self.tried)} attacks on {images} images, "
+                f"cannot be judged: the budget is spent after {len(self.found.tried)} attacks on {images} images, "
                 f"{accuracy} are left, {claimed}{again}; give a larger --budget"
             )
         if outcome == "cannot be judged":
             return f"cannot be judged: no attack changed any image, so nothing was tested; {claimed}"
         return (
-            f"not refuted by {len(self.tried)} attacks on {images} images: {accuracy} are left within "
+            f"not refuted by {len(self.found.tried)} attacks on {images} images: {accuracy} are left within "
             f"{self.claim.bound}, {claimed}{again}; this is not a proof"
         )
 
     def _certificate(self, trained: Trained, data: Dataset, sentence: str) -> Certificate:
-        places = sorted(self.adversarial)
+        places = sorted(self.found.adversarial)
         shape = (0, *self.subject.images.shape[1:])
-        images = torch.stack([self.adversarial[place] for place in places]).numpy() if places else np.empty(shape)
+        images = torch.stack([self.found.adversarial[place] for place in places]).numpy() if places else np.empty(shape)
         statement = Statement(
             claim=self.claim.text,
             claimed=self.claim.accuracy,
@@ -288,7 +328,7 @@ class _Audit:
             model=trained.label,
             tried=tuple(int(row) for row in self.order[: self.seen]),
             misclassified=tuple(int(row) for row in self.order[: self.seen][~self.right[: self.seen]]),
-            broken_by={name: count for name, count in self.broken_by.items() if count},
+            broken_by={name: count for name, count in self.found.broken_by.items() if count},
             sentence=sentence,
             versions=versions(),
         )

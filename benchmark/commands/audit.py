@@ -91,7 +91,7 @@ def audit(
     writable_folder(folder)
     findings: list[Finding] = []
     for number, one in enumerate(claims, 1):
-        found = audit_claim(one, trained, data, terms, say)
+        found = audit_claim(one, trained, data, terms, say, folder / f"unfinished-{number}.npz")
         findings.append(found)
         if found.certificate is not None:
             path = folder / f"certificate-{number}.parquet"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ import torch
 
 from benchmark import datasets
 from benchmark.attacks.bounds import Bound
+from benchmark.claims import audit as audit_module
 from benchmark.claims import certificate as certificates
 from benchmark.claims.audit import Finding, Terms, audit
 from benchmark.claims.certificate import Certificate, read_certificate, read_statement, write_certificate
@@ -138,6 +140,71 @@ def test_until_decided_stops_early_and_looks_at_a_part_of_the_images(trained: Tr
 def test_a_spent_budget_gives_no_verdict(trained: Trained, data: datasets.Dataset) -> None:
     found = audit(read_claim("pgd(eps=0.001)=10"), trained, data, replace(TERMS, budget=0.0))
     assert found.outcome == "cannot be judged"
+
+
+class _Stopped(Exception):
+    """Raised in the middle of an audit."""
+
+
+@pytest.mark.parametrize(("steps", "until_decided"), [(2, False), (5, True)])
+def test_a_stopped_audit_resumes_to_the_finding_of_an_undisturbed_one(
+    trained: Trained,
+    data: datasets.Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: int,
+    until_decided: bool,
+) -> None:
+    claim, kept = read_claim("fgsm(eps=0.05)=1"), tmp_path / "unfinished.npz"
+    terms = replace(TERMS, samples=24, batch_size=8, until_decided=until_decided)
+    whole = audit(claim, trained, data, terms)
+    monkeypatch.setattr("benchmark.claims.progress.SECONDS", -1.0)
+    real, left = audit_module.craft, [steps]
+
+    def stopping(*arguments: Any, **options: Any) -> Any:
+        if left[0] == 0:
+            raise _Stopped
+        left[0] -= 1
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(audit_module, "craft", stopping)
+    with pytest.raises(_Stopped):
+        audit(claim, trained, data, terms, kept=kept)
+    assert kept.exists()
+    said: list[str] = []
+    left[0] = -1
+    resumed = audit(claim, trained, data, terms, said.append, kept)
+    assert any("resumes" in words for words in said) and not kept.exists()
+    assert replace(resumed, seconds=0, certificate=None) == replace(whole, seconds=0, certificate=None)
+    assert resumed.certificate is not None and whole.certificate is not None
+    assert resumed.certificate.images.tobytes() == whole.certificate.images.tobytes()
+    assert resumed.certificate.statement == whole.certificate.statement
+
+
+def test_an_audit_whose_budget_was_spent_resumes_with_a_larger_one(
+    trained: Trained, data: datasets.Dataset, tmp_path: Path
+) -> None:
+    claim, kept = read_claim("pgd(eps=0.001)=10"), tmp_path / "unfinished.npz"
+    assert audit(claim, trained, data, replace(TERMS, budget=0.0), kept=kept).outcome == "cannot be judged"
+    said: list[str] = []
+    assert audit(claim, trained, data, TERMS, said.append, kept).outcome == "not refuted"
+    assert any("resumes" in words for words in said)
+
+
+@pytest.mark.parametrize("damage", ["other claim", "cut", "flipped", "empty"])
+def test_the_state_of_another_audit_and_a_damaged_one_are_not_used(
+    trained: Trained, data: datasets.Dataset, tmp_path: Path, damage: str
+) -> None:
+    kept = tmp_path / "unfinished.npz"
+    audit(read_claim("pgd(eps=0.001)=10"), trained, data, replace(TERMS, budget=0.0), kept=kept)
+    content = bytearray(kept.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    kept.write_bytes({"cut": content[:-100], "empty": b""}.get(damage, bytes(content)))
+    said: list[str] = []
+    claim = "pgd(eps=0.002)=10" if damage == "other claim" else "pgd(eps=0.001)=10"
+    audit(read_claim(claim), trained, data, replace(TERMS, budget=0.0), said.append, kept)
+    assert not any("resumes" in words for words in said)
 
 
 # --- certificates ---

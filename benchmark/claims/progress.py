@@ -1,0 +1,89 @@
+"""The state of an unfinished audit, kept in a file so that the same command resumes it."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import zipfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from defenses.files import sealed, unsealed, write_bytes
+
+SECONDS = 5.0
+"""The state is written at most this often."""
+
+
+@dataclass
+class Progress:
+    """Everything that an audit has found so far. A place is a position in the audit's order of test images."""
+
+    identity: str
+    """The audit that this state belongs to; a state of another audit is not read."""
+    claimed_right: list[bool] = field(default_factory=list)
+    """For each place: correctly classified under the claimed attack, run as claimed."""
+    dead: list[bool] = field(default_factory=list)
+    """For each place: the claimed attack had no gradient, or never moved the image."""
+    begun: dict[str, list[int]] = field(default_factory=dict)
+    """Stage to the places that were left when it began."""
+    batches: dict[str, int] = field(default_factory=dict)
+    """Stage to its number of finished batches."""
+    tried: dict[str, None] = field(default_factory=dict)
+    """Attacks in the order they were tried."""
+    broken_by: Counter[str] = field(default_factory=Counter)
+    """Attack to the number of images that it fooled first."""
+    moved: bool = False
+    """Whether any attack changed any image."""
+    adversarial: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Place to the image that fools the model."""
+
+
+class ProgressFile:
+    """Reads and writes the state of one audit; without a path, nothing is kept."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.written = path, time.monotonic()
+
+    def read(self, identity: str) -> Progress:
+        """The state of this audit; a fresh one if there is none, if it is damaged, or if it is of another audit."""
+        fresh = Progress(identity)
+        if self.path is None or not self.path.is_file():
+            return fresh
+        try:
+            with np.load(io.BytesIO(unsealed(self.path.read_bytes())), allow_pickle=False) as arrays:
+                state = json.loads(arrays["state"].tobytes())
+                images = torch.from_numpy(arrays["images"].astype(np.float32))
+                places = [int(place) for place in arrays["places"]]
+            if state["identity"] != identity:
+                return fresh
+            state["tried"], state["broken_by"] = dict.fromkeys(state["tried"]), Counter(state["broken_by"])
+            return Progress(**state, adversarial=dict(zip(places, images, strict=True)))
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+            return fresh
+
+    def write(self, progress: Progress, now: bool = False) -> None:
+        """Keep the state, unless that was done a moment ago."""
+        if self.path is None or not (now or time.monotonic() - self.written > SECONDS):
+            return
+        kept = {name: value for name, value in vars(progress).items() if name != "adversarial"}
+        state = json.dumps(kept | {"tried": list(progress.tried)}).encode()
+        images = list(progress.adversarial.values())
+        buffer = io.BytesIO()
+        np.savez_compressed(
+            buffer,
+            state=np.frombuffer(state, dtype=np.uint8),
+            places=np.array(list(progress.adversarial), dtype=np.int64),
+            images=torch.stack(images).numpy() if images else np.empty(0, dtype=np.float32),
+        )
+        write_bytes(self.path, sealed(buffer.getvalue()))
+        self.written = time.monotonic()
+
+    def remove(self) -> None:
+        """Forget the state: the audit is finished."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
