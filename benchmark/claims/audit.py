@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmark.claims.certificate import Certificate, Statement
 from benchmark.claims.claim import Claim
-from benchmark.claims.progress import ProgressFile
+from benchmark.claims.unfinished import UnfinishedFile
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import Stage, stages
 from benchmark.findings import sequential
@@ -104,7 +104,7 @@ def audit(
         acceleration=terms.acceleration,
         spec=trained.spec,
     )
-    file = ProgressFile(kept)
+    file = UnfinishedFile(kept)
     with subject_of(material, say=say) as subject:
         work = _Audit(claim, terms, subject, order.numpy(), say, file, _identity(claim, trained, data, terms))
         work.go()
@@ -131,7 +131,7 @@ class _Audit:
         subject: Subject,
         order: Rows,
         say: Callable[[str], None],
-        file: ProgressFile,
+        file: UnfinishedFile,
         identity: str,
     ) -> None:
         self.claim, self.terms, self.subject, self.order, self.say, self.file = claim, terms, subject, order, say, file
@@ -164,7 +164,7 @@ class _Audit:
 
     def refuted(self) -> bool:
         """Whether the accuracy left lies below the claim, its interval included."""
-        return self.seen > 0 and self.interval()[1] < self.claim.accuracy
+        return self.seen > 0 and self.interval()[1] < self.claim.least
 
     # --- what is done ---
 
@@ -294,7 +294,7 @@ class _Audit:
     ) -> str:
         accuracy = f"{100 * left / images:.1f} % [{100 * bounds[0]:.1f}, {100 * bounds[1]:.1f}]"
         again = "" if as_claimed is None else f"; run as claimed, the attack leaves {100 * as_claimed:.1f} %"
-        claimed = f"{100 * self.claim.accuracy:.4g} % claimed"
+        claimed = self.claim.words
         if self.claim.bound is None:
             word = "refuted" if outcome == "refuted" else "not refuted"
             return f"{word}: clean accuracy is {accuracy} on {images} images, {claimed}"

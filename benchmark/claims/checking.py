@@ -11,7 +11,7 @@ import torch
 
 from benchmark.attacks.bounds import Bound, read_bound
 from benchmark.claims.certificate import Pixels, distances, read_certificate
-from benchmark.claims.claim import read_claim
+from benchmark.claims.claim import Claim, read_claim
 from benchmark.findings.statistics import accuracy_interval
 from benchmark.harness.prepared import predict, prepared
 from benchmark.harness.verification import ROUNDING, TOLERANCE
@@ -47,8 +47,11 @@ def check(path: Path, trained: Trained, data: Dataset, batch_size: int = 200) ->
     if max(stated.tried, default=0) >= len(data.test):
         raise BadInput(f"{path} refers to images that {data.name} does not have")
     bound = read_bound(stated.bound)
-    if read_claim(stated.claim).bound != bound:
+    claim = read_claim(stated.claim)
+    if claim.bound != bound:
         complaints.append(f"the bound {bound} differs from the claim {stated.claim}")
+    if claim.accuracy != stated.claimed:
+        complaints.append(f"the accuracy {100 * stated.claimed:.4g} % differs from the claim {stated.claim}")
     if (found.labels != labels[index]).any():
         complaints.append("a label differs from the data")
     if not np.isfinite(images).all() or (images.size and (images.min() < 0 or images.max() > 1)):
@@ -70,7 +73,7 @@ def check(path: Path, trained: Trained, data: Dataset, batch_size: int = 200) ->
         complaints.append("the misclassified clean images differ from the certificate")
     broken = {int(row) for row in index[fooled != labels[index]]} | wrong
     left = len(rows) - len(broken & set(stated.tried))
-    return Checked(tuple(complaints), len(rows), left, _sentence(left, len(rows), bound, stated.claimed))
+    return Checked(tuple(complaints), len(rows), left, _sentence(left, len(rows), bound, claim))
 
 
 def _allowed(bound: Bound, image: Pixels) -> float:
@@ -83,8 +86,8 @@ def _allowed(bound: Bound, image: Pixels) -> float:
     return bound.radius * (1 + TOLERANCE) + rounding
 
 
-def _sentence(left: int, images: int, bound: Bound, claimed: float) -> str:
+def _sentence(left: int, images: int, bound: Bound, claim: Claim) -> str:
     low, high = accuracy_interval(left, images)
     share = f"{100 * left / max(images, 1):.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-    judged = "which refutes" if high < claimed else "which does not refute"
-    return f"at most {share} of {images} images are left within {bound}, {judged} {100 * claimed:.1f} %"
+    judged = "refutes" if high < claim.least else "does not refute"
+    return f"at most {share} of {images} images are left within {bound}; this {judged} the claim: {claim.words}"

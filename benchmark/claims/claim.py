@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from benchmark.attacks import NamedAttack, parse_attack
 from benchmark.attacks.bounds import Bound, read_bound
+from benchmark.findings.statistics import accuracy_interval
 from defenses.errors import BadInput
 from defenses.specs import number
 
@@ -25,7 +26,26 @@ class Claim:
     bound: Bound | None = None
     """The bound within which stronger attacks are tried; None for ``clean``."""
     samples: int | None = None
-    """On how many images it was claimed, where that is said."""
+    """On how many images it was measured, where that is said."""
+
+    @property
+    def least(self) -> float:
+        """The smallest accuracy that agrees with the claim.
+
+        A number that was measured on few images has an interval of its own, and only an accuracy below all of it
+        refutes the claim.
+        """
+        if self.samples is None:
+            return self.accuracy
+        return accuracy_interval(round(self.accuracy * self.samples), self.samples)[0]
+
+    @property
+    def words(self) -> str:
+        """The claimed number, with its lower end where the claim says on how many images it was measured."""
+        share = f"{100 * self.accuracy:.4g} % claimed"
+        if self.samples is None:
+            return share
+        return f"{share} on {self.samples} images, which allows {100 * self.least:.1f} %"
 
 
 def read_claim(text: str) -> Claim:

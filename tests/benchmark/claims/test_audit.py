@@ -78,6 +78,21 @@ def test_claims_are_read() -> None:
     assert read_claim("clean=93.2").bound is None
 
 
+def test_a_claim_measured_on_few_images_allows_what_its_own_interval_allows() -> None:
+    assert read_claim("clean=50").least == 0.5
+    few, many = (read_claim(f"clean=50 on {samples}").least for samples in (10, 10_000))
+    assert few == pytest.approx(0.1871, abs=1e-4), "Clopper and Pearson, 5 of 10"
+    assert 0.49 < many < 0.5
+
+
+def test_an_accuracy_inside_the_interval_of_the_claim_does_not_refute_it(
+    trained: Trained, data: datasets.Dataset
+) -> None:
+    terms = replace(TERMS, samples=360)
+    assert audit(read_claim("clean=100"), trained, data, terms).outcome == "refuted"
+    assert audit(read_claim("clean=100 on 20"), trained, data, terms).outcome == "not refuted"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -158,7 +173,7 @@ def test_a_stopped_audit_resumes_to_the_finding_of_an_undisturbed_one(
     claim, kept = read_claim("fgsm(eps=0.05)=1"), tmp_path / "unfinished.npz"
     terms = replace(TERMS, samples=24, batch_size=8, until_decided=until_decided)
     whole = audit(claim, trained, data, terms)
-    monkeypatch.setattr("benchmark.claims.progress.SECONDS", -1.0)
+    monkeypatch.setattr("benchmark.claims.unfinished.SECONDS", -1.0)
     real, left = audit_module.craft, [steps]
 
     def stopping(*arguments: Any, **options: Any) -> Any:
@@ -237,6 +252,8 @@ def _changed(certificate: Certificate, what: str) -> Certificate:
         statement = replace(statement, bound="linf:0.1")
     elif what == "claim":
         statement = replace(statement, claim="fgsm(eps=0.3)=60")
+    elif what == "claimed accuracy":
+        statement = replace(statement, claimed=0.9)
     elif what == "misclassified":
         statement = replace(statement, misclassified=())
     elif what == "clean image":
@@ -244,7 +261,9 @@ def _changed(certificate: Certificate, what: str) -> Certificate:
     return Certificate(statement, certificate.index, labels, images)
 
 
-@pytest.mark.parametrize("what", ["pixel", "label", "bound", "claim", "misclassified", "clean image"])
+@pytest.mark.parametrize(
+    "what", ["pixel", "label", "bound", "claim", "claimed accuracy", "misclassified", "clean image"]
+)
 def test_a_forged_certificate_with_a_fresh_checksum_does_not_verify(
     refuted: Finding, trained: Trained, data: datasets.Dataset, tmp_path: Path, what: str
 ) -> None:

@@ -20,7 +20,7 @@ SECONDS = 5.0
 
 
 @dataclass
-class Progress:
+class Unfinished:
     """Everything that an audit has found so far. A place is a position in the audit's order of test images."""
 
     identity: str
@@ -43,15 +43,15 @@ class Progress:
     """Place to the image that fools the model."""
 
 
-class ProgressFile:
+class UnfinishedFile:
     """Reads and writes the state of one audit; without a path, nothing is kept."""
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.written = path, time.monotonic()
 
-    def read(self, identity: str) -> Progress:
+    def read(self, identity: str) -> Unfinished:
         """The state of this audit; a fresh one if there is none, if it is damaged, or if it is of another audit."""
-        fresh = Progress(identity)
+        fresh = Unfinished(identity)
         if self.path is None or not self.path.is_file():
             return fresh
         try:
@@ -62,22 +62,22 @@ class ProgressFile:
             if state["identity"] != identity:
                 return fresh
             state["tried"], state["broken_by"] = dict.fromkeys(state["tried"]), Counter(state["broken_by"])
-            return Progress(**state, adversarial=dict(zip(places, images, strict=True)))
+            return Unfinished(**state, adversarial=dict(zip(places, images, strict=True)))
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
             return fresh
 
-    def write(self, progress: Progress, now: bool = False) -> None:
+    def write(self, state: Unfinished, now: bool = False) -> None:
         """Keep the state, unless that was done a moment ago."""
         if self.path is None or not (now or time.monotonic() - self.written > SECONDS):
             return
-        kept = {name: value for name, value in vars(progress).items() if name != "adversarial"}
-        state = json.dumps(kept | {"tried": list(progress.tried)}).encode()
-        images = list(progress.adversarial.values())
+        plain = {name: value for name, value in vars(state).items() if name != "adversarial"}
+        described = json.dumps(plain | {"tried": list(state.tried)}).encode()
+        images = list(state.adversarial.values())
         buffer = io.BytesIO()
         np.savez_compressed(
             buffer,
-            state=np.frombuffer(state, dtype=np.uint8),
-            places=np.array(list(progress.adversarial), dtype=np.int64),
+            state=np.frombuffer(described, dtype=np.uint8),
+            places=np.array(list(state.adversarial), dtype=np.int64),
             images=torch.stack(images).numpy() if images else np.empty(0, dtype=np.float32),
         )
         write_bytes(self.path, sealed(buffer.getvalue()))
