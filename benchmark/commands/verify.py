@@ -14,7 +14,11 @@ from defenses.errors import BadInput, NotVerified
 def verify(
     what: Annotated[Path, typer.Argument(metavar="DIR|CERTIFICATE", help="Folder of a run, or a certificate.")],
     model: Annotated[
-        list[str] | None, typer.Option(help="Attacked model, if adp-bench does not find it. May be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Attacked model; for a certificate also a defense spec. May be repeated.  "
+            "[default: found by the hash of its weights]"
+        ),
     ] = None,
     dataset: Annotated[
         str | None,
@@ -63,8 +67,7 @@ def _verify_certificate(path: Path, models: list[str], dataset: str | None, trus
     from benchmark import datasets
     from benchmark.claims.certificate import read_statement
     from benchmark.claims.checking import check
-    from benchmark.ensembles.finding import load_outside
-    from benchmark.run.reverification import trained_with
+    from benchmark.run.reverification import model_of, trained_with
 
     stated = read_statement(path)
     if dataset is None and stated.dataset not in datasets.names():  # never load what only a certificate names
@@ -75,7 +78,9 @@ def _verify_certificate(path: Path, models: list[str], dataset: str | None, trus
     if len(models) > 1:
         raise BadInput(f"a certificate covers one model, but --model was given {len(models)} times; give it once")
     trained = (
-        load_outside(models[0], datasets.find(name), trust) if models else trained_with(stated.weights, stated.model)
+        model_of(models[0], datasets.find(name), trust, stated.weights)
+        if models
+        else trained_with(stated.weights, stated.model)
     )
     found = check(path, trained, datasets.load(name))
     typer.echo(visible(f"claim: {stated.claim}; model: {stated.model}"))

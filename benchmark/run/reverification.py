@@ -11,12 +11,14 @@ import torch
 from benchmark import datasets
 from benchmark.cells.cell import Cell, rows_in
 from benchmark.cells.store import Store
-from benchmark.ensembles.finding import Trained
+from benchmark.datasets.catalogue import Entry
+from benchmark.ensembles.finding import Trained, load_outside
 from benchmark.ensembles.folders import ENSEMBLES, references
 from benchmark.harness.prepared import predict, prepared
 from benchmark.harness.verification import outside
-from defenses.checkpoints import FILE_NAME, load_checkpoint, read_provenance
-from defenses.errors import BadInput
+from defenses.catalogue import parse_defense
+from defenses.checkpoints import FILE_NAME, is_checkpoint, load_checkpoint, read_provenance
+from defenses.errors import BadInput, NotVerified
 from defenses.members.ensemble import Ensemble
 
 
@@ -62,6 +64,17 @@ def find_weights(cell: Cell, given: Sequence[Trained]) -> Ensemble:
         if trained.provenance.identity == facts.weights:
             return trained.ensemble
     return trained_with(facts.weights, facts.defense).ensemble
+
+
+def model_of(spec: str, about: Entry, trust: bool, weights: str) -> Trained:
+    """The model that a spec names; a defense spec names the trained ensemble here that has these weights."""
+    if is_checkpoint(spec):
+        return load_outside(spec, about, trust)
+    named = parse_defense(spec)
+    trained = trained_with(weights, named.label)
+    if trained.provenance.defense != named.text:
+        raise NotVerified(f"the weights belong to {trained.provenance.defense}, not to {named.text}")
+    return trained
 
 
 def trained_with(weights: str, name: str) -> Trained:

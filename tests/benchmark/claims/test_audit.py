@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,10 @@ def test_the_command_ends_with_3_where_a_claim_is_refuted_and_its_certificate_is
     kept = "audited/certificate-1.parquet"
     assert read_statement(Path(kept)).claimed == 0.95
     assert run(["verify", kept, "--model", model]) == 0
+    assert run(["verify", kept, "--model", "baseline"]) == 2, "no trained ensemble is found by that name"
+    shutil.copytree(model, "results/ensembles/small")
+    assert run(["verify", kept, "--model", "baseline"]) == 0
+    assert run(["verify", kept, "--model", "adp-2-0.5"]) == 3, "the weights are those of another defense"
     assert run([*asked, "--claim", "clean=10"]) == 0
     assert run(["verify", "audited/audit.json"]) == 2
     assert run([*asked, "--claim", "clean=10", "--budget", "soon"]) == 2
