@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 ATTACKS: Registry[type[Attack]] = Registry("attack")
 for _name in ("FGSM", "BIM", "PGD", "MIM", "JSMA", "CW", "EAD", "Evasive", "Square", "AutoAttack", "MORA", "Cascade"):
     ATTACKS.register(_name.lower(), f"benchmark.attacks.definitions:{_name}")
-for _name, _class in (("apgd-ce", "APGDCE"), ("apgd-t", "APGDT"), ("fab-t", "FABT"), ("fmn", "FMN"), ("ddn", "DDN")):
+for _name in ("APGD", "FMN", "DDN"):
+    ATTACKS.register(_name.lower(), f"benchmark.attacks.definitions:{_name}")
+for _name, _class in (("apgd-ce", "APGDCE"), ("apgd-t", "APGDT"), ("fab-t", "FABT")):
     ATTACKS.register(_name, f"benchmark.attacks.definitions:{_class}")
 
 

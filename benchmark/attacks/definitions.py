@@ -270,8 +270,9 @@ class PGD(_Stepped, _AnyBall):
     targeted: bool = False
     restarts: int = 1
     """Starts per image; images that are fooled are not started again."""
-    loss: Literal["ce", "margin", "dlr"] = "ce"
-    """What is ascended: cross-entropy, the margin to the best other class, or that margin scaled (DLR)."""
+    loss: Literal["ce", "margin", "dlr", "pma"] = "ce"
+    """What is ascended: cross-entropy, the margin to the best other class, that margin scaled (DLR), or the margin of
+    the probabilities (PMA)."""
     instead: ClassVar[str] = "use loss=margin or loss=ce"
 
     def __post_init__(self) -> None:
@@ -499,6 +500,28 @@ class APGDCE(_Reference):
 
 
 @dataclass(frozen=True)
+class APGD(_Reference):
+    """Auto-PGD on a loss of choice; the targeted one is apgd-t."""
+
+    backends: ClassVar[dict[str, str]] = _backends("apgd", "pyautoattack")
+    norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"pyautoattack": ("l2", "l1")}
+    instead: ClassVar[str] = "use loss=margin or loss=pma"
+    steps: int = 100
+    restarts: int = 1
+    loss: Literal["ce", "margin", "dlr", "pma"] = "dlr"
+    """What is ascended: cross-entropy (apgd-ce), the margin to the best other class, that margin scaled (DLR, the
+    library's own), or the margin of the probabilities (PMA)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_one("restarts", self.restarts)
+
+    @property
+    def fewest_classes(self) -> int:
+        return 3 if self.loss == "dlr" else 2  # DLR divides by the gap between the first and the third class
+
+
+@dataclass(frozen=True)
 class _TargetByTarget(_Reference):
     steps: int = 100
     targets: int = 9
@@ -596,6 +619,9 @@ class MORA(_AnyBall):
     """Other classes that are aimed at, the most likely first, after the untargeted ascents."""
     average: Literal["ensemble", "probabilities", "logits", "votes"] = "ensemble"
     """The rule that combines the members: the ensemble's own, unless another is named."""
+    variant: Literal["derived", "reference"] = field(default="derived", metadata={LATER: True})
+    """How members are scaled and weighted: by the derivation in benchmark/attacks/native/mora.py, or as the authors'
+    public code does it."""
     mixes: ClassVar[tuple[float, ...]] = (0.5, 0.0, 0.25, 0.75, 1.0)
     """Shares of the members' logits in the loss of the untargeted ascents, in the order they are tried."""
 

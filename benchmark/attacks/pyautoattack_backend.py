@@ -15,7 +15,8 @@ from pyautoattack.square import SquareAttack
 from torch import Tensor, nn
 
 from benchmark.attacks.attacked import count_classes, library_seed
-from benchmark.attacks.definitions import APGDCE, APGDT, FABT, AutoAttack, Square
+from benchmark.attacks.definitions import APGD, APGDCE, APGDT, FABT, AutoAttack, Square
+from benchmark.attacks.native.losses import LOSSES
 
 NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 """What the library calls them."""
@@ -28,6 +29,20 @@ def apgd_ce(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDCE) ->
     runner = APGDAttack(
         _NoPrediction(model), n_iter=attack.steps, n_restarts=attack.restarts, **_common(images, attack)
     )
+    return _run(runner, images, labels)
+
+
+def apgd(model: nn.Module, images: Tensor, labels: Tensor, attack: APGD) -> Tensor:
+    """The library knows two losses by name, ``ce`` and ``dlr``; another loss takes the place of its DLR."""
+    runner = APGDAttack(
+        _NoPrediction(model),
+        n_iter=attack.steps,
+        n_restarts=attack.restarts,
+        loss="ce" if attack.loss == "ce" else "dlr",
+        **_common(images, attack),
+    )
+    if attack.loss in ("margin", "pma"):
+        runner.dlr_loss = LOSSES[attack.loss]
     return _run(runner, images, labels)
 
 
@@ -86,7 +101,7 @@ def _run(runner: Any, images: Tensor, labels: Tensor) -> Tensor:
     return runner.perturb(images, labels)
 
 
-def _settings(images: Tensor, attack: APGDCE | APGDT | FABT | Square) -> dict[str, Any]:
+def _settings(images: Tensor, attack: APGD | APGDCE | APGDT | FABT | Square) -> dict[str, Any]:
     return {
         "norm": NORMS[attack.norm],
         "eps": attack.eps,
@@ -97,8 +112,8 @@ def _settings(images: Tensor, attack: APGDCE | APGDT | FABT | Square) -> dict[st
     }
 
 
-def _common(images: Tensor, attack: APGDCE | APGDT) -> dict[str, Any]:
-    """Settings of the two Auto-PGD attacks; in L1 the reference begins in balls of three and two times the radius."""
+def _common(images: Tensor, attack: APGD | APGDCE | APGDT) -> dict[str, Any]:
+    """Settings of the Auto-PGD attacks; in L1 the reference begins in balls of three and two times the radius."""
     settings = {**_settings(images, attack), "eot_iter": 1, "rho": 0.75, "logger": _LOGGER}
     del settings["n_restarts"]
     return settings | {"use_largereps": attack.norm == "l1" and attack.steps >= len(LARGER)}

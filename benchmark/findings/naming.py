@@ -43,7 +43,7 @@ OBJECTIVES = {
 ATTACKS = {
     **{
         name: name.upper()
-        for name in ("fgsm", "bim", "pgd", "mim", "jsma", "ead", "mora", "apgd-ce", "apgd-t", "fab-t")
+        for name in ("fgsm", "bim", "pgd", "mim", "jsma", "ead", "mora", "apgd", "apgd-ce", "apgd-t", "fab-t")
     },
     "cw": "C&W",
     "square": "Square",

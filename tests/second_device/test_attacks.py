@@ -30,6 +30,7 @@ from tests.second_device.device import calls
 
 IMAGES = 5
 SETTINGS = {
+    "apgd": "eps=0.2,steps=4,loss=pma",
     "apgd-ce": "eps=0.2,steps=4",
     "apgd-t": "eps=0.2,steps=4,targets=3",
     "autoattack": "eps=0.4",
@@ -51,6 +52,8 @@ SETTINGS = {
 """Few steps: what matters is where they are computed. An attack that is not here is tested as it is at eps 0.1."""
 OTHERS = [
     "pgd@native(eps=0.1,steps=3,restarts=2,loss=margin)",
+    "pgd@native(eps=0.1,steps=3,loss=pma)",
+    "mora(eps=0.1,steps=3,targets=2,variant=reference)",
     "torchattacks:DIFGSM(eps=0.1,steps=3)",
     "torchattacks:PGDL2(eps=0.5,alpha=0.2,steps=3)",
     "foolbox:L2FMNAttack(steps=3)",

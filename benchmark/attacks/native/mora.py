@@ -3,6 +3,11 @@
 An average of softmax outputs saturates as soon as one confident member dominates it: its gradient is then that
 member's alone, and small. MORA mixes the averaged output with the members' own logits, each tamed to a gap of at
 most 10 and weighted by the leverage it has on the decision.
+
+Two variants. ``derived``: each member is scaled by its own gap and weighted by its part in ∂ log p̄_y / ∂z_k.
+``reference``, by what is known of the authors' public code: one factor for all members, that of the largest gap; the
+ensemble's output is one more member; a weight is the leverage on the runner-up class, at a temperature of 0.2; the
+first step is a whole one; and an ascent towards a target has the cross-entropy of the ensemble as its loss.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ GAP = 10.0
 """A member whose two best logits are further apart than this is scaled down to it."""
 MOMENTUM = 0.75
 """Share of the new step; the rest repeats the last one."""
+TEMPERATURE = 0.2
+"""Logits are divided by it where the variant ``reference`` weights members."""
 
 
 def mora(model: nn.Module, images: Tensor, labels: Tensor, attack: MORA) -> Tensor:
@@ -57,7 +64,8 @@ def _ascend(
         members = model.member_logits(point)
         output = smooth(members, rule)
         hit = rule.combine(members.detach()).argmax(-1) != labels[running]
-        loss = mixed_loss(members, output, labels[running], None if targets is None else targets[running], mix)
+        aims = None if targets is None else targets[running]
+        loss = LOSSES[attack.variant](members, output, labels[running], aims, mix)
         (gradient,) = torch.autograd.grad(loss.sum(), point)
         fooled[running[hit]] = True
         running, gradient = running[~hit], gradient[~hit]
@@ -66,7 +74,8 @@ def _ascend(
         size = 2 * attack.eps * (1 + math.cos(math.pi * step / attack.steps)) / 2
         here, around = x[running], clean[running]
         there = project(here + uphill(gradient, here, attack.bound, size), around, attack.bound)
-        moved = here + MOMENTUM * (there - here) + (1 - MOMENTUM) * (here - previous[running])
+        new = 1.0 if attack.variant == "reference" and not step else MOMENTUM  # at first there is none to repeat
+        moved = here + new * (there - here) + (1 - new) * (here - previous[running])
         previous[running] = here
         x[running] = project(moved, around, attack.bound)
     with torch.no_grad():
@@ -100,11 +109,46 @@ def leverage(members: Tensor, labels: Tensor) -> Tensor:
     With p_k the softmax of member k, ∂ log p̄_y / ∂z_k = (p_ky / Σ_j p_jy) · (e_y − p_k): the entry of the label is
     p_ky (1 − p_ky) / Σ_j p_jy. Members that are wrong already count nothing, unless all are.
     """
-    probability = torch.softmax(members, dim=-1).gather(-1, labels.expand(len(members), -1)[..., None]).squeeze(-1)
-    right = (members.argmax(-1) == labels).to(members.dtype)
-    right = torch.where(right.sum(0) > 0, right, torch.ones_like(right))
-    weight = right * (probability * (1 - probability)).clamp_min(1e-12)
+    probability = _entries(torch.softmax(members, dim=-1), labels)
+    weight = _counted(members, labels) * (probability * (1 - probability)).clamp_min(1e-12)
     return weight / weight.sum(0)
+
+
+def _counted(members: Tensor, labels: Tensor) -> Tensor:
+    """1 for members (K, N) that are right, 0 for others; 1 for all where none is right."""
+    right = members.argmax(-1) == labels
+    return torch.where(right.any(0), right, True).to(members.dtype)
+
+
+def _entries(members: Tensor, classes: Tensor) -> Tensor:
+    """Every member's entry (K, N) of one class per image."""
+    return members.gather(-1, classes.expand(len(members), -1)[..., None]).squeeze(-1)
+
+
+def reference_loss(members: Tensor, output: Tensor, labels: Tensor, targets: Tensor | None, mix: float) -> Tensor:
+    """The loss of the variant ``reference``, one value per image."""
+    if targets is not None:
+        return -functional.cross_entropy(output, targets, reduction="none")
+    logits = (1 - mix) * output / _gap(output).clamp_min(1e-12)
+    if mix:
+        tamed = torch.cat([members * (GAP / _gap(members).amax(0)).clamp_max(1.0), output[None]])
+        logits = logits + mix * (runner_up_leverage(tamed, output, labels)[..., None] * tamed).sum(0)
+    return functional.cross_entropy(logits, labels, reduction="none")
+
+
+@torch.no_grad()
+def runner_up_leverage(members: Tensor, output: Tensor, labels: Tensor) -> Tensor:
+    """Weight (K, N) of each member: its part in the gradient of the probability of the ensemble's best other class.
+
+    Worked out as a softmax of logarithms: at this temperature the parts themselves are as small as e⁻⁵⁰.
+    """
+    rival = output.scatter(-1, labels[:, None], -float("inf")).argmax(-1)
+    log_probability = _entries(torch.log_softmax(members / TEMPERATURE, -1), rival)
+    others = torch.log1p(-log_probability.exp().clamp_max(1 - 1e-6))
+    return torch.softmax(log_probability + others + _counted(members, labels).log(), dim=0)
+
+
+LOSSES = {"derived": mixed_loss, "reference": reference_loss}
 
 
 def _gap(logits: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ def test_readers_see_the_norm_by_its_symbol() -> None:
     ("spec", "bound"),
     [
         *((f"{name}(eps=8/255)", "linf:8/255") for name in ("fgsm", "bim", "pgd", "mim", "evasive", "mora")),
-        *((f"{name}(eps=0.1)", "linf:0.1") for name in ("apgd-ce", "apgd-t", "fab-t", "square", "autoattack")),
+        *((f"{name}(eps=0.1)", "linf:0.1") for name in ("apgd", "apgd-ce", "apgd-t", "fab-t", "square", "autoattack")),
         ("cascade(eps=0.1)", "linf:0.1"),
         *((f"{name}(c=1)", None) for name in ("cw", "ead")),
         ("jsma(gamma=0.1,eps=0.2)", None),

@@ -47,6 +47,7 @@ PARAMETERS = {
     "cw": "c=10,steps=40,lr=0.05", "ead": "c=10,steps=40,lr=0.05", "evasive": "eps=0.4,steps=5",
     "fmn": "norm=l2,steps=40", "ddn": "steps=40",
     "square": "eps=0.4,queries=60", "autoattack": "eps=0.4", "mora": "eps=0.4,steps=10",
+    "apgd": "eps=0.4,steps=10,loss=pma",
     "apgd-ce": "eps=0.4,steps=10", "apgd-t": "eps=0.4,steps=10", "fab-t": "eps=0.4,steps=10",
 }  # fmt: skip
 NEEDS_NUMBA = "cascade"
@@ -96,9 +97,12 @@ def _variants() -> Iterator[str]:
                 yield f"{name}@{library}({PARAMETERS[name]},targeted=true)"
     yield "pgd(eps=0.4,loss=margin,restarts=2)"
     yield "pgd(eps=0.4,loss=dlr)"
+    yield "pgd(eps=0.4,loss=pma)"
+    yield "apgd(eps=0.4,steps=10)"
+    yield "mora(eps=0.4,steps=10,variant=reference)"
 
 
-REFUSED = {("apgd-t", 2), ("apgd-t", 3), ("pgd(eps=0.4,loss=dlr)", 2)}
+REFUSED = {("apgd-t", 2), ("apgd-t", 3), ("pgd(eps=0.4,loss=dlr)", 2), ("apgd(eps=0.4,steps=10)", 2)}
 
 
 def test_the_table_has_every_attack_of_the_benchmark() -> None:

@@ -93,6 +93,8 @@ IN_A_BALL = [
         ("pgd@torchattacks", "l2", ""),
         ("pgd@art", "l2 l1", ""),
         ("pgd@foolbox", "l2 l1", ""),
+        ("pgd@native", "l2 l1", ",loss=pma"),
+        ("apgd", "l2 l1", ",steps=10,loss=pma"),
         ("apgd-ce", "l2 l1", ",steps=10"),
         ("apgd-ce@torchattacks", "l2", ",steps=10"),
         ("apgd-ce@art", "l2", ",steps=10"),
@@ -104,6 +106,7 @@ IN_A_BALL = [
         ("square@torchattacks", "l2", ",queries=60"),
         ("square@art", "l2", ",queries=60"),
         ("mora", "l2 l1", ",steps=10,targets=1"),
+        ("mora", "l2 l1", ",steps=10,targets=1,variant=reference"),
     )
     for norm in norms.split()
 ]

@@ -15,7 +15,7 @@ from benchmark.attacks import parse_attack
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.native.ascent import pgd
 from benchmark.attacks.native.losses import LOSSES
-from benchmark.attacks.native.mora import GAP, leverage, mixed_loss, smooth
+from benchmark.attacks.native.mora import GAP, leverage, mixed_loss, reference_loss, runner_up_leverage, smooth
 from benchmark.harness.crafting import craft
 from benchmark.harness.prepared import prepared
 from defenses.checkpoints import load_checkpoint
@@ -46,9 +46,79 @@ def test_losses_equal_a_computation_in_numpy_with_the_class_left_out() -> None:
     assert np.allclose(LOSSES["margin"](*given).numpy(), margin)
     assert np.allclose(LOSSES["dlr"](*given).numpy(), ratio)
     assert np.allclose(LOSSES["ce"](*given).numpy(), entropy)
+    chance = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    gap = np.array([np.delete(row, y).max() - row[y] for row, y in zip(chance, labels, strict=True)])
+    assert np.allclose(LOSSES["pma"](*given).numpy(), gap)
 
 
-@pytest.mark.parametrize("loss", ["margin", "dlr"])
+def test_the_probability_margin_of_an_ensemble_worked_out_by_hand() -> None:
+    """Members say (.7, .2, .1) and (.1, .8, .1): the mean is (.4, .5, .1)."""
+    members = torch.tensor([[[0.7, 0.2, 0.1]], [[0.1, 0.8, 0.1]]], dtype=torch.float64).log()
+    output = smooth(members, Probabilities()).expand(3, 3)
+    found = LOSSES["pma"](output, torch.tensor([0, 1, 2]))
+    torch.testing.assert_close(found, torch.tensor([0.1, -0.1, 0.4], dtype=torch.float64))
+
+
+def test_the_gradient_of_the_probability_margin_is_right_also_where_the_label_is_certain() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
+    labels = torch.arange(6) % 5
+    assert torch.autograd.gradcheck(lambda given: LOSSES["pma"](given, labels), logits)
+    certain = torch.tensor([[30.0, 1.0, 0.0, -1.0]])  # p_y rounds to 1 in float32
+    gradients = []
+    for kind in (torch.float32, torch.float64):
+        point = certain.to(kind).requires_grad_()
+        gradients.append(torch.autograd.grad(LOSSES["pma"](point, torch.tensor([0])).sum(), point)[0])
+    assert gradients[0][0, 0] < 0
+    torch.testing.assert_close(gradients[0].double(), gradients[1], rtol=1e-5, atol=0)
+
+
+class _Opposed(nn.Module):
+    """Class 1 gains from brightness, class 2 loses three times as much: cross-entropy falls with it, PMA rises.
+
+    Probabilities (.5, .3, .2) at the clean image, brightness 0.5: ∂CE = .3 · 1 − .2 · 3 = −.3, and with m = −.3 the
+    mean slope, ∂(p₁ − p₀) = .3 (1 − m) − .5 (0 − m) = .24.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        brightness = images.flatten(1).mean(1) - 0.5
+        base = torch.tensor([0.5, 0.3, 0.2]).log()
+        return base + torch.stack([0 * brightness, brightness, -3 * brightness], dim=1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "way"),
+    [
+        ("pgd(eps=0.01,restarts=2)", -1),
+        ("pgd(eps=0.01,loss=pma)", 1),
+        ("apgd(eps=0.01,steps=10,loss=ce)", -1),
+        ("apgd(eps=0.01,steps=10,loss=pma)", 1),
+        ("apgd(eps=0.01,steps=10,loss=margin)", 1),
+    ],
+)
+def test_an_ascent_follows_the_loss_that_it_is_asked_for(spec: str, way: int) -> None:
+    named = parse_attack(spec)
+    images = torch.full((3, 1, 4, 4), 0.5)
+    model = AttackedModel(_Opposed(), draws=range(3), clean=images)
+    seen: list[Tensor] = []
+    model.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().clone()))
+    named.backend()(model, images.clone(), torch.zeros(3, dtype=torch.int64), named.attack)
+    steps = [part for part in seen if part.shape == images.shape]
+    assert (steps[-1].mean() - 0.5).sign() == way
+    assert (steps[-1] - 0.5).abs().max() == pytest.approx(0.01, abs=1e-6)
+
+
+def test_apgd_on_cross_entropy_is_apgd_ce(ensemble: Ensemble, digits: tuple[Tensor, Tensor]) -> None:
+    found = []
+    for spec in ("apgd-ce(eps=0.05,steps=10)", "apgd(eps=0.05,steps=10,loss=ce)"):
+        named = parse_attack(spec)
+        torch.manual_seed(0)  # both draw their start from the same number
+        with prepared(ensemble):
+            found.append(named.backend()(AttackedModel(ensemble), digits[0][:10], digits[1][:10], named.attack))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("loss", ["margin", "dlr", "pma"])
 def test_a_margin_has_a_gradient_where_logits_are_log_probabilities(loss: str) -> None:
     logits = torch.log_softmax(torch.tensor([[9.0, 2.0, 1.0, 0.5]]), -1).requires_grad_()
     (gradient,) = torch.autograd.grad(LOSSES[loss](logits, torch.tensor([0])).sum(), logits)
@@ -170,6 +240,41 @@ def test_the_loss_of_mora_has_a_gradient_where_the_average_is_saturated() -> Non
     (steep,) = torch.autograd.grad(mixed_loss(point, smooth(point, Probabilities()), labels, None, 0.5).sum(), point)
     assert flat.abs().max() == 0
     assert steep.abs().max() > 1e-6
+
+
+def test_the_reference_weights_members_by_the_runner_up_at_a_temperature_of_a_fifth() -> None:
+    """Three classes, label 0, runner-up 1. At z/0.2 the members' logits are (5, 0, −∞) and (10, 0, −∞): p₁ is
+    1/(1+e⁵) and 1/(1+e¹⁰). A third member is wrong and counts nothing."""
+    members = torch.tensor([[[1.0, 0, -99]], [[2.0, 0, -99]], [[0.0, 1, -99]]], dtype=torch.float64)
+    first, second = (1 / (1 + np.exp(gap)) for gap in (5, 10))
+    entries = np.array([first * (1 - first), second * (1 - second), 0])
+    found = runner_up_leverage(members, smooth(members, Probabilities()), torch.tensor([0]))
+    assert np.allclose(found[:, 0].numpy(), entries / entries.sum())
+
+
+def test_the_loss_of_the_reference_worked_out_in_numpy() -> None:
+    """One factor for all members, that of the largest gap; the output is one more member; targets have plain
+    cross-entropy."""
+    members = np.array([[[40.0, 20.0, 0.0]], [[3.0, 2.0, 0.0]]])  # gaps 20 and 1: the factor is 1/2 for both
+    chance = np.exp(members) / np.exp(members).sum(-1, keepdims=True)
+    output = np.log(chance.mean(0))
+    tamed = np.concatenate([members / 2, output[None]])
+    sharp = np.exp(tamed / 0.2 - (tamed / 0.2).max(-1, keepdims=True))
+    rival = (sharp / sharp.sum(-1, keepdims=True))[..., 1]
+    weights = rival * (1 - rival) / (rival * (1 - rival)).sum(0)
+    gap = output[0, 0] - output[0, 1]
+    mixed = 0.75 * output / gap + 0.25 * (weights[..., None] * tamed).sum(0)
+    wanted = np.log(np.exp(mixed).sum()) - mixed[0, 0]
+    given = torch.from_numpy(members), torch.from_numpy(output), torch.tensor([0])
+    assert reference_loss(*given, None, 0.25).item() == pytest.approx(wanted)
+    assert reference_loss(*given, torch.tensor([2]), 0.25).item() == pytest.approx(output[0, 2])
+
+
+def test_the_variant_of_mora_changes_no_identity_of_the_other() -> None:
+    usual, other = parse_attack("mora(eps=0.03)"), parse_attack("mora(eps=0.03,variant=reference)")
+    assert "variant" not in usual.settings() and parse_attack("mora(eps=0.03,variant=derived)").text == usual.text
+    assert other.settings()["variant"] == "reference" and other.text == "mora@native(eps=0.03,variant=reference)"
+    assert type(other.attack).from_settings(other.settings()) == other.attack
 
 
 def test_votes_are_counted_alike_however_sure_a_member_is() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -40,11 +42,13 @@ class _Brighter(nn.Module):
         return torch.stack([torch.zeros_like(brightness), brightness - 0.6], dim=1)
 
 
-def _moves(model: nn.Module, steps: int) -> tuple[Tensor, Tensor]:
+def _moves(model: nn.Module, steps: int, variant: Literal["derived", "reference"] = "derived") -> tuple[Tensor, Tensor]:
     """Offsets from the clean image, in units of eps: of the start and of the point that MORA returns."""
     images = torch.full((4, 1, 4, 4), 0.5)
     attacked = AttackedModel(model, draws=range(4))
-    found = mora(attacked, images, torch.zeros(4, dtype=torch.int64), MORA(EPS, steps=steps, targets=0))
+    found = mora(
+        attacked, images, torch.zeros(4, dtype=torch.int64), MORA(EPS, steps=steps, targets=0, variant=variant)
+    )
     start = 2 * attacked.uniform(torch.arange(4), (1, 4, 4), LAST) - 1
     return start, (found - images) / EPS
 
@@ -55,6 +59,11 @@ def test_one_step_goes_three_quarters_of_the_way_to_the_surface_of_the_ball() ->
     surface = torch.ones(4, 16)
     surface[:, 8:] = -1
     torch.testing.assert_close(found, 0.25 * start + 0.75 * surface.view_as(start), atol=1e-5, rtol=0)
+
+
+def test_the_first_step_of_the_reference_is_a_whole_one() -> None:
+    _, found = _moves(_Linear(), 1, "reference")
+    torch.testing.assert_close(found.abs(), torch.ones(4, 1, 4, 4), atol=1e-5, rtol=0)
 
 
 def test_a_second_step_repeats_a_quarter_of_the_first() -> None:
