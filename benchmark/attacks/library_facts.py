@@ -65,6 +65,7 @@ LEFT_OUT: dict[Library, dict[str, str]] = {
 NEEDS_PACKAGE = {
     ("art", "AutoAttack"): "multiprocess",
     ("art", "CompositeAdversarialAttackPyTorch"): "kornia",
+    **{("foolbox", f"{norm}BrendelBethgeAttack"): "numba" for norm in ("L0", "L1", "L2", "Linfinity")},
 }
 """Packages that a class imports and its library does not install."""
 NEEDS_COLOUR = frozenset(

@@ -95,6 +95,12 @@ def test_what_cannot_be_is_refused_by_name(text: str, word: str) -> None:
     assert word in str(refusal.value) and "\n" not in str(refusal.value)
 
 
+def test_a_class_whose_package_is_missing_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)  # as if it were not installed
+    with pytest.raises(BadInput, match="needs the package numba"):
+        parse_attack("foolbox:L2BrendelBethgeAttack(steps=3)")
+
+
 def test_a_short_name_of_the_library_stands_for_the_class() -> None:
     assert parse_attack("foolbox:PGD(eps=0.1)") == parse_attack("foolbox:LinfProjectedGradientDescentAttack(eps=0.1)")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 from benchmark.attacks import parse_attack
 from benchmark.attacks.library_attacks import library_classes
+from benchmark.attacks.library_facts import NEEDS_COLOUR
 from benchmark.cli import run
 from benchmark.evaluations.whitebox import WhiteBox
-from benchmark.plan.every_class import ARGUMENTS, every_class_preset
+from benchmark.plan.every_class import ARGUMENTS, COLOUR, GREY, every_class_preset, tried
 from benchmark.plan.libraries import crosscheck_preset
 from benchmark.reports.tables.class_survey import ListedClass, write_every_class
 from defenses.errors import BadInput
@@ -29,9 +31,25 @@ def test_a_preset_has_every_class_that_is_not_left_out_once(library: str) -> Non
 def test_parameters_are_given_to_classes_that_there_are() -> None:
     for key in ARGUMENTS:
         library, _, name = key.partition(":")
-        if "BrendelBethge" in name and find_spec("numba") is None:  # foolbox has these only beside numba
+        if "BrendelBethge" in name and find_spec("numba") is None:  # they need numba
             continue
         assert not library_classes(library)[name].left_out
+
+
+@pytest.mark.parametrize("library", ["torchattacks", "art", "foolbox"])
+def test_the_table_in_the_docs_has_the_classes_and_parameters_of_today(library: str) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "library-attacks.md").read_text(encoding="utf-8")
+    _, _, part = text.partition(f"\n## {library} ")
+    rows = re.findall(r"^\| (\w+) \| ([^|]*) \| ([^|]*) \|", part.partition("\n## ")[0], re.MULTILINE)
+    written = {name: "left out" if "left out" in outcome else parameters for name, parameters, outcome in rows[1:]}
+    found = {
+        one.name: "left out" if one.left_out else tried(one, COLOUR if place in NEEDS_COLOUR else GREY).parameters
+        for place, one in (((library, one.name), one) for one in library_classes(library).values())
+    }
+    for name in ({*written} | {*found}) if find_spec("numba") is None else ():
+        if "BrendelBethge" in name:  # they need numba; the table was made with it
+            written.pop(name, None), found.pop(name, None)
+    assert written == found
 
 
 def test_the_table_counts_what_works_and_what_left_its_bound(tmp_path: Path, make_cell: Any, make_results: Any) -> None:
