@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from defenses.errors import BadInput, RunFailed
-from defenses.files import replacing, writable_folder, write_bytes, write_text
+from defenses.files import replacing, writable_folder, write_bytes, write_text, write_with
 
 
 @pytest.fixture
@@ -55,6 +57,19 @@ def test_a_full_disk_is_a_failed_run_that_leaves_the_old_file_and_nothing_else(t
         write_bytes(path, bytes(100_000))
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_temporary_file_that_cannot_be_removed_does_not_hide_the_error_before_it(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    def fail(temporary: Path) -> None:
+        folder.rmdir()
+        folder.write_text("a file, so that nothing below it can be removed")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(RunFailed, match=os.strerror(errno.ENOSPC)):
+        write_with(folder / "table.csv", fail)
 
 
 def test_a_folder_is_made_with_its_parents_and_left_empty(tmp_path: Path) -> None:

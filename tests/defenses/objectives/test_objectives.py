@@ -298,7 +298,8 @@ def test_several_members_are_asked_for_with_the_reason() -> None:
 
 def test_a_defense_that_says_nothing_is_plain_training_from_scratch() -> None:
     defense = Defense()
-    assert not defense.separable and not defense.makes_images and Baseline().cost == 1
+    assert not (defense.separable or defense.makes_images or defense.attacks or defense.boosts)
+    assert Baseline().cost == 1
     assert not Place(0, 10).from_checkpoint
     assert defense.at(Place(0, 10), _two_members(), torch.Generator()) is defense
 
