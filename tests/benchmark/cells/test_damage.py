@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import safetensors.numpy
 
 from benchmark.attacks import parse_attack
 from benchmark.cells.cell import Cell
@@ -158,3 +159,25 @@ def test_no_flipped_bit_changes_what_a_manifest_says(store: Store, cell: Cell) -
 def test_a_reason_that_is_no_text_is_shown_all_the_same(store: Store, cell: Cell) -> None:
     store._failure(cell).write_bytes(b"ValueError: \xff")
     assert str(store.failure(cell)).startswith("ValueError")
+
+
+def test_damaged_images_of_a_cell_are_read_or_named_with_the_remedy(store: Store, cell: Cell) -> None:
+    content = safetensors.numpy.save(
+        {"index": np.arange(3), "images": np.zeros((3, 1, 4, 4), dtype=np.float32), "more": np.zeros(2)}
+    )
+    path = store.images_path(cell)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for end in range(0, len(content), 7):
+        path.write_bytes(content[:end])
+        with pytest.raises(BadInput, match="delete it and run again"):
+            store.images(cell)
+    refusals = []
+    for place in range(0, 8 * len(content), 5):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            store.images(cell)
+        except BadInput as error:
+            refusals.append(str(error))
+    assert len(refusals) > 100 and all(str(path) in words for words in refusals), "the header of the file is checked"
