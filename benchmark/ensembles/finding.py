@@ -152,15 +152,14 @@ def find_or_train(request: EnsembleRequest, device: str, say: Callable[[str], No
     return trained
 
 
-def announce(request: EnsembleRequest, device: str, say: Callable[[str], None]) -> float:
-    """Say that an ensemble is not trained yet, and how many seconds that will take."""
+def announce(request: EnsembleRequest, device: str, say: Callable[[str], None]) -> None:
+    """Say that an ensemble is not trained yet, and how long the training will take."""
     seconds = training_seconds(request, device)
-    label = parse_defense(request.defense).label
+    label = parse_defense(request.defense).label + (f", seed {request.seed}," if request.seed else "")
     what = f"training {request.members} × {request.network or request.about.network} on {request.about.name}"
     say(f"{label} is not trained yet: {what}, about {clock(seconds)}")
     if not any(folder.is_dir() for folder in references()):
         say(WHERE_REFERENCES)
-    return seconds
 
 
 def training_seconds(request: EnsembleRequest, device: str) -> float:

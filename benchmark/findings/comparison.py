@@ -9,6 +9,7 @@ import pandas as pd
 
 from benchmark.cells.cell import Cell
 from benchmark.evaluations.clean import Clean
+from benchmark.findings import naming
 from benchmark.findings.decisions import Decided, decided_words, decision_table, read_rule
 from benchmark.findings.results import Results
 from benchmark.findings.rows import tabled
@@ -65,7 +66,8 @@ class Comparison:
         """One for each reference."""
         if self.rule is not None:
             return [_decided(self.decisions, self.candidate, reference, self.rule) for reference in self.references]
-        return [verdict(*self.against(reference), self.candidate, reference) for reference in self.references]
+        candidate = naming.inline(self.candidate)
+        return [verdict(*self.against(name), candidate, naming.inline(name)) for name in self.references]
 
 
 def comparison_of(results: Results) -> Comparison | None:
@@ -95,6 +97,7 @@ def _stopped_early(table: pd.DataFrame, decisions: pd.DataFrame) -> pd.DataFrame
 def _decided(decisions: pd.DataFrame, candidate: str, reference: str, rule: Decided) -> str:
     """What was decided against one reference, with the warnings about a lead."""
     rows = decisions[decisions["against"] == reference]
+    candidate, reference = naming.inline(candidate), naming.inline(reference)
     if rows.empty:
         return f"{candidate} and {reference} share no attacked images: nothing can be said about robustness."
     better, worse = (rows[rows["verdict"] == f"{side} leads"] for side in ("candidate", "reference"))

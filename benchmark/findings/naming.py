@@ -73,6 +73,12 @@ def defense(label: str) -> str:
     return " + ".join(map(_objective, parts))
 
 
+def inline(label: str) -> str:
+    """A defense inside a sentence, where commas would be misread: ADP (α=2, β=0.5)."""
+    name, comma, parameters = defense(label).partition(", ")
+    return f"{name} ({parameters})" if comma and name != label and "+" not in parameters else defense(label)
+
+
 def attack(name: str, parameters: str = "") -> str:
     """``fgsm`` with ``eps=0.02`` is FGSM, ε=0.02; ``pgd@art`` is PGD (art)."""
     title, _, library = name.partition("@")

@@ -10,6 +10,7 @@ from benchmark.findings.layout import Layout
 from benchmark.findings.strengths import FEWEST, Curve, curves
 from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import Figure, column_figure, legend_below, look, slug, style
+from defenses import specs
 
 FALLEN = 5.0
 """Accuracy in percent below which a curve counts as fallen."""
@@ -43,13 +44,13 @@ def _draw(curve: Curve) -> Figure:
             axis.set_xscale("log")
             axis.minorticks_off()
         if not curve.bound or len(strengths) == len(shown):
-            axis.set_xticks(shown, [f"{strength:.3g}" for strength in shown])
+            axis.set_xticks(shown, map(_short, shown))
         axis.set_ylim(0, 100)
         axis.set_xlabel(f"perturbation {parameter} ({curve.bound.symbol})" if curve.bound else f"constant {parameter}")
         axis.set_ylabel("accuracy (%)")
         axis.grid(lw=0.4, color="0.9")
         legend_below(figure, [*names.values()])
-    strongest = f"{parameter}={strengths[-1]:g}"
+    strongest = f"{parameter}={_short(strengths[-1])}"
     words = (
         f"At the largest {parameter} shown, {strongest}, some accuracy remains: {'; '.join(left)}. "
         f"The perturbation is still small, or the attack is too weak: do not read it as robustness. {READ}"
@@ -57,11 +58,17 @@ def _draw(curve: Curve) -> Figure:
         else f"Every curve falls below {FALLEN:g} % by {strongest}, as expected of a sound attack. {READ}"
     )
     if strengths[-1] < (most := float(curve.rows["strength"].max())):
-        words += f" Beyond, up to {parameter}={most:g}, no curve changes."
+        words += f" Beyond, up to {parameter}={_short(most)}, no curve changes."
     library, rest = str(rows["library"].iloc[0]).partition(" ")[0], curve.rest
     title = f"Security curve of {naming.attack(attack, rest)} on {naming.dataset(dataset)}, tier {tier}"
     columns = ["defense", "seed", "strength", "accuracy", "ci_low", "ci_high", "samples"]
     return Figure(slug("curve", dataset, attack, library, rest, tier), title, words, figure, curve.rows[columns])
+
+
+def _short(strength: float) -> str:
+    """A strength as a spec has it, such as 8/255; a long decimal is cut."""
+    text = specs.value_text(float(strength))
+    return text if len(text) <= 6 else f"{strength:.3g}"
 
 
 def _where_it_changes(rows: pd.DataFrame) -> pd.DataFrame:

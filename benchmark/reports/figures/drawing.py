@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,16 @@ class Figure:
     """What a reader who cannot see the figure should know."""
     canvas: Canvas
     data: pd.DataFrame
+    narrow: Canvas | None = None
+    """The same for a phone, where there is such a drawing; only the page has it."""
+
+    def narrow_svg(self) -> bytes:
+        """The drawing for a phone; empty where there is none."""
+        if self.narrow is None:
+            return b""
+        with style(), BytesIO() as stream:
+            self.narrow.savefig(stream, format="svg", **KINDS["svg"])
+            return stream.getvalue()
 
 
 @contextmanager

@@ -43,6 +43,7 @@ def _gap(rows: pd.DataFrame) -> Figure:
         words,
         tier_bars(bars, published, {tier: tier for tier in tiers}),
         rows,
+        tier_bars(bars, published, {tier: tier for tier in tiers}, narrow=True),
     )
 
 

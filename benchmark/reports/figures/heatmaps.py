@@ -69,8 +69,8 @@ def _heatmaps(rows: pd.DataFrame) -> Figure:
     words = (
         f"{measured} of each target model on images made on each source model. {better}. "
         f"Mean over pairs of different members. {means}. Transfer rate (images that fool their source and also fool "
-        f"another member that was right before). {rates}. The framed diagonal is the source itself; the colours span "
-        "the other values."
+        f"another member that was right before). {rates}. The framed diagonal is the source itself; ens. is the "
+        "ensemble; the colours span the other values."
     )
     attacked = naming.attack(attack, parameters)
     title = f"Transfer between members on {naming.dataset(dataset)}: {attacked}, {mode}"

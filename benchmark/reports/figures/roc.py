@@ -111,9 +111,9 @@ def _draw(labels: list[str], curves: list[pd.DataFrame], areas: list[list[float]
 
 
 def _areas(axis: Axes, right: float, bottom: float, areas: list[float], line: float) -> None:
-    """The AUCs of a panel in the colours of their curves, one below the other, in its lower right corner."""
+    """The AUCs of a panel beside a piece of their curves, one below the other, in its lower right corner."""
     for number, area in enumerate(reversed(areas)):
         place = bottom - 0.02 - number * line
-        colour = look(len(areas) - 1 - number)["color"]
-        axis.text(right, place, "–" if np.isnan(area) else f"{area:.2f}", fontsize=6, ha="right", color=colour)
-    axis.text(right, bottom - 0.02 - len(areas) * line, "AUC", fontsize=6, ha="right")
+        axis.plot([right - 0.3, right - 0.2], [place - 0.3 * line] * 2, **look(len(areas) - 1 - number))
+        axis.text(right, place, "–" if np.isnan(area) else f"{area:.2f}", fontsize=6.5, ha="right")
+    axis.text(right, bottom - 0.02 - len(areas) * line, "AUC", fontsize=6.5, ha="right")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import DPI, Figure, sheet, slug, style, text_width
 
 IMAGES = 5
-SIDE, GAP, HEAD, LINE = 104, 16, 34, 22
+SIDE, GAP, HEAD, LINE = 104, 16, 40, 22
 """Pixels of the PNG: side of a thumbnail at most, gap between two, room above one, line of an attack's name."""
 EIGHTH = DPI // 8
 """Figures are whole eighths of an inch large: these are exact as floats, so no pixel of the PNG is lost to rounding."""
@@ -29,8 +30,20 @@ Picture = NDArray[np.float64]
 """Channels first, between 0 and 1."""
 Thumbnail = NDArray[np.uint8]
 """Channels last, always in colour."""
-Line = dict[int, tuple[Thumbnail, str]]
-"""Column to a thumbnail and the words above it."""
+MARK, EDGE = (179, 64, 31), 5
+"""Colour and width in pixels of the frame around an image that is misclassified."""
+
+
+class Tile(NamedTuple):
+    """A thumbnail, the words above it, and whether the ensemble misclassifies it."""
+
+    thumbnail: Thumbnail
+    words: str
+    wrong: bool = False
+
+
+Line = dict[int, Tile]
+"""Tiles by column."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +99,15 @@ def _strip(dataset: str, defense: str, lines: list[tuple[Cell, list[_Look]]]) ->
         for cell, looks in lines
         for look in looks
     ]
+    fooled = sum(row["prediction"] != row["label"] for row in data)
     names = [_words(cell) for cell, _ in lines]
-    clean = {2 * column: (_thumbnail(look.clean), look.said) for column, look in enumerate(lines[0][1])}
+    clean = {2 * column: Tile(_thumbnail(look.clean), look.said) for column, look in enumerate(lines[0][1])}
     figure = _draw(["clean", *names], [clean, *(_line(looks) for _, looks in lines)])
     words = (
         "Top row: clean images with their class. Below, for each attack, the adversarial image with the ensemble's "
-        "prediction and the members' predictions in parentheses. To its right: the perturbation, amplified to full "
-        "range, with its largest value."
+        "prediction and the members' predictions in parentheses; a red frame marks an image that the ensemble "
+        f"misclassifies ({fooled} of {len(data)}). To its right: the perturbation, amplified to full range, with its "
+        "largest value."
     )
     title = f"Adversarial images: {naming.defense(defense)} on {naming.dataset(dataset)}, tier strict"
     return Figure(slug("attacks", dataset, defense), title, words, figure, pd.DataFrame(data))
@@ -145,16 +160,16 @@ def _line(looks: list[_Look]) -> Line:
     line = {}
     for column, look in enumerate(looks):
         votes = f" ({look.votes})" if look.votes else ""
-        line[2 * column] = _thumbnail(look.adversarial), f"{look.told}{votes}"
-        line[2 * column + 1] = _thumbnail(look.difference), f"±{look.largest:.2g}"
+        line[2 * column] = Tile(_thumbnail(look.adversarial), f"{look.told}{votes}", look.prediction != look.label)
+        line[2 * column + 1] = Tile(_thumbnail(look.difference), f"±{look.largest:.2g}")
     return line
 
 
 def _draw(names: list[str], lines: list[Line]) -> Canvas:
     """All thumbnails in one image on a sheet, in units of a pixel."""
     tiles = [tile for line in lines for tile in line.values()]
-    tall, wide = max((thumbnail.shape[:2] for thumbnail, _ in tiles), default=(SIDE, SIDE))
-    longest = max((words for _, words in tiles), key=len, default="")
+    tall, wide = max((tile.thumbnail.shape[:2] for tile in tiles), default=(SIDE, SIDE))
+    longest = max((tile.words for tile in tiles), key=len, default="")
     step = max(wide + GAP, round(DPI * (text_width([longest], TEXT) + text_width(["±0.0001"], TEXT)) / 2))
     left = round(DPI * text_width(names, TEXT)) + 2 * GAP
     heights = [HEAD + max(tall, LINE * len(name.splitlines())) for name in names]
@@ -165,10 +180,12 @@ def _draw(names: list[str], lines: list[Line]) -> Canvas:
         for position, (name, line) in enumerate(zip(names, lines, strict=True)):
             middle = sum(heights[:position]) + (heights[position] + HEAD) // 2
             axis.text(left - GAP, middle, name, fontsize=TEXT, ha="right", va="center")
-            for column, (thumbnail, words) in line.items():
+            for column, tile in line.items():
                 x, y = left + column * step, middle - tall // 2
-                mosaic[y : y + tall, x : x + wide, :3] = thumbnail
-                axis.text(x + wide / 2, y - 5, words, fontsize=TEXT, ha="center")
+                if tile.wrong:
+                    mosaic[y - EDGE : y + tall + EDGE, x - EDGE : x + wide + EDGE, :3] = MARK
+                mosaic[y : y + tall, x : x + wide, :3] = tile.thumbnail
+                axis.text(x + wide / 2, y - 5 - EDGE, tile.words, fontsize=TEXT, ha="center")
         axis.imshow(mosaic, extent=(0, width, height, 0), aspect="auto", interpolation="none")
     return figure
 

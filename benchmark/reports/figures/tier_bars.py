@@ -9,7 +9,16 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from benchmark.reports import escaping
-from benchmark.reports.figures.drawing import WIDTH, canvas, legend_height, margins, style, text_width
+from benchmark.reports.figures.drawing import (
+    COLUMN,
+    WIDTH,
+    canvas,
+    legend_columns,
+    legend_height,
+    margins,
+    style,
+    text_width,
+)
 
 SHADES = {
     "clean": "#dcdcd6",
@@ -32,21 +41,26 @@ class Bar:
 
 
 def tier_bars(
-    bars: Mapping[str, Mapping[str, Bar]], published: Mapping[str, float], labels: Mapping[str, str]
+    bars: Mapping[str, Mapping[str, Bar]],
+    published: Mapping[str, float],
+    labels: Mapping[str, str],
+    narrow: bool = False,
 ) -> Canvas:
     """A group of bars per defense, a bar per tier; a mark for the published number beside tier paper.
 
-    ``labels`` are the tiers' names in the legend.
+    ``labels`` are the tiers' names in the legend. A narrow figure is for a phone: names stand above their bars.
     """
     tiers = [tier for tier in SHADES if any(tier in found for found in bars.values())]
     tiers += sorted({tier for found in bars.values() for tier in found} - set(SHADES))
     names = [escaping.figure(name) for name in bars]
-    height = 0.8 / len(tiers)
+    height = (0.62 if narrow else 0.8) / len(tiers)
     with style():
-        inches = 0.13 * len(tiers) + 0.14
-        below = 0.42 + legend_height(1)
-        figure = canvas(0.07 + inches * len(names) + below, WIDTH)
-        margins(figure, left=0.17 + text_width(names, 8), right=0.12, bottom=below)
+        inches = 0.13 * len(tiers) + (0.3 if narrow else 0.14)
+        entries = [*tiers, *([PUBLISHED] if published else [])]
+        columns = legend_columns(entries, 3, COLUMN) if narrow else len(entries)
+        below = 0.42 + legend_height(-(-len(entries) // columns))
+        figure = canvas(0.07 + inches * len(names) + below, COLUMN if narrow else WIDTH)
+        margins(figure, left=0.12 if narrow else 0.17 + text_width(names, 8), right=0.12, bottom=below)
         axis = figure.subplots()
         for number, tier in enumerate(tiers):
             offset = (number - (len(tiers) - 1) / 2) * height
@@ -65,13 +79,15 @@ def tier_bars(
                 [number for _, number in marks], [place + beside for place, _ in marks], "D",
                 color="#b3401f", ms=3.5, mec="white", mew=0.5, label=PUBLISHED, zorder=4,
             )  # fmt: skip
-        axis.set_yticks(range(len(names)), names, fontsize=8)
+        axis.set_yticks(range(len(names)), [""] * len(names) if narrow else names, fontsize=8)
+        for place, name in enumerate(names if narrow else []):
+            axis.text(0.5, place - 0.5 * len(tiers) * height - 0.02, name, fontsize=8, va="bottom")
         axis.tick_params(axis="y", length=0)
-        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.set_ylim(len(names) - 0.5, -0.5 - 0.25 * narrow)
         axis.set_xlim(0, 106)
         axis.set_xticks(range(0, 101, 20))
         axis.set_xlabel("accuracy (%)")
         axis.grid(axis="x", lw=0.4, color="0.9")
         axis.set_axisbelow(True)
-        figure.legend(loc="lower center", ncols=len(tiers) + 1, borderaxespad=0.3)
+        figure.legend(loc="lower center", ncols=columns, borderaxespad=0.3)
     return figure

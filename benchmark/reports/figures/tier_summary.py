@@ -46,7 +46,8 @@ def _tiers(layout: Layout, dataset: str) -> Figure | None:
         f"Whiskers: {'standard deviation over seeds' if several else '95 % intervals'}."
     )
     title = f"Accuracy by tier on {naming.dataset(dataset)}, {bound.symbol}, ε={strength}"
-    return Figure(slug("tiers", dataset), title, words, tier_bars(bars, {}, labels), pd.DataFrame(rows).round(4))
+    wide, narrow = (tier_bars(bars, {}, labels, narrow=narrow) for narrow in (False, True))
+    return Figure(slug("tiers", dataset), title, words, wide, pd.DataFrame(rows).round(4), narrow)
 
 
 def _bars(layout: Layout, dataset: str, defense: str, found: dict[str, Survival]) -> dict[str, Bar]:

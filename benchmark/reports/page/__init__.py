@@ -129,7 +129,11 @@ def _kind(name: str) -> str:
 
 
 def _picture(folder: Path, figure: Figure) -> Picture:
-    svg = (folder / "figures" / f"{figure.name}.svg").read_bytes()
-    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    source = _embedded((folder / "figures" / f"{figure.name}.svg").read_bytes())
+    narrow = _embedded(svg) if (svg := figure.narrow_svg()) else ""
     width = min(round(PER_INCH * float(figure.canvas.get_size_inches()[0])), WIDEST)
-    return Picture(figure.name, figure.title, figure.words, source, width, wide=width > HALF)
+    return Picture(figure.name, figure.title, figure.words, source, width, width > HALF, narrow)
+
+
+def _embedded(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"

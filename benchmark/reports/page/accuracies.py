@@ -31,21 +31,24 @@ def glance(layout: Layout, dataset: str) -> Table | None:
     if not tiers:
         return None
     worst = {tier: worst_of(layout, dataset, tier) for tier in tiers}
+    notes = {tier: _glance_note(worst[tier]) for tier in tiers}
+    shared = notes[tiers[0]] if len(set(notes.values())) == 1 else ""
     columns = [Heading("defense", number=False, heads=True), Heading("clean")]
-    for tier in tiers:
-        found = worst[tier]
-        images = f"{bound_words(found)}, {found.images} images" if found else "lowest accuracy of a single attack"
-        columns.append(Heading(tier, images))
+    columns += [Heading(tier, "" if shared else notes[tier]) for tier in tiers]
     rows = []
     for defense in layout.defenses(dataset):
         row = [Field(naming.defense(defense)), _clean_field(layout, dataset, defense)]
         rows.append(row + [_tier_field(layout, dataset, tier, defense, worst[tier]) for tier in tiers])
     return Table(
         f"{naming.dataset(dataset)}: test images that stay correctly classified under every attack of the tier within "
-        "its bound, in percent",
+        f"its bound, in percent{'; ' * bool(shared)}{shared}",
         columns,
         rows,
     )
+
+
+def _glance_note(found: Survival | None) -> str:
+    return f"{bound_words(found)}, {found.images} images" if found else "lowest accuracy of a single attack"
 
 
 def worst_of(layout: Layout, dataset: str, tier: str) -> Survival | None:
@@ -105,7 +108,7 @@ def _clean_field(layout: Layout, dataset: str, defense: str) -> Field:
         return Field(NOTHING)
     accuracy, images = float(most["clean_accuracy"].mean()), int(most["samples"].iloc[0])
     low, high = percent_interval(round(accuracy * images / 100), images)
-    note = f"{low:.1f} to {high:.1f}" if len(most) == 1 else f"{len(most)} seeds"
+    note = f"{low:.1f}–{high:.1f}" if len(most) == 1 else f"{len(most)} seeds"
     more = (f"95 % interval {note}" if len(most) == 1 else note, f"{images} test images, no attack")
     return replace(accuracy_field(most["clean_accuracy"], note), more=more, tint=accuracy)
 
@@ -172,7 +175,9 @@ def _attack_table(layout: Layout, dataset: str, tiers: tuple[str, ...], attacks:
             rows.append(fields)
     columns = [Heading("attack", number=False, heads=True), Heading("defense", number=False, heads=True)]
     columns += [Heading("published")] if shows else []
-    columns += [Heading(tier) for tier in tiers] + ([Heading("paper − strict", "points")] if quirks else [])
+    columns += [Heading(tier) for tier in tiers] + (
+        [Heading("paper − strict", "points", derived=True)] if quirks else []
+    )
     caption = f"{naming.dataset(dataset)}: accuracy in percent, {' and '.join(map(_tier_words, tiers))}"
     return Table(caption, columns, rows, frozenset(breaks))
 
@@ -203,7 +208,7 @@ def _measured(layout: Layout, positions: list[int], with_published: bool = False
     if rows.empty:
         failed = any(str(words).startswith("failed") for words in asked["flags"])
         return Field(NOTHING, "failed" if failed else "not run" if positions else "")
-    note = f"{rows['ci_low'].iloc[0]:.1f} to {rows['ci_high'].iloc[0]:.1f}" if len(rows) == 1 else f"{len(rows)} seeds"
+    note = f"{rows['ci_low'].iloc[0]:.1f}–{rows['ci_high'].iloc[0]:.1f}" if len(rows) == 1 else f"{len(rows)} seeds"
     more = tuple(_cost(rows, note))
     if with_published and layout.published(positions):
         note += f"; published {layout.published(positions)}"

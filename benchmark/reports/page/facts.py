@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from benchmark.cells.cell import Cell
 from benchmark.evaluations.transfer import Transfer
+from benchmark.findings.checks import CHECKS
 from benchmark.findings.results import Results
-from benchmark.reports.page.widgets import Field, Heading, Table, Warned, attack_field
+from benchmark.reports.page.widgets import Field, Heading, Table, Warned, attack_field, without_constant_columns
+from defenses import specs
 
 
 def code_of(results: Results) -> dict[str, str]:
@@ -17,12 +20,31 @@ def code_of(results: Results) -> dict[str, str]:
     return {"commit": ", ".join(words)} if any(commits) else {}
 
 
-def warnings(found: list[Warned]) -> Table | None:
-    """Every warning: where it was raised, what was seen and what to do about it."""
-    names = ("warning", "where", "what was seen", "what to do")
-    columns = [Heading(name, number=False, heads=name == "warning") for name in names]
-    rows = [[Field(one.kind), Field(one.where), Field(one.words), Field(one.advice)] for one in found]
-    return Table("Warnings and what to do about them", columns, rows) if rows else None
+class WarningGroup(NamedTuple):
+    """All warnings of one kind."""
+
+    kind: str
+    rule: str
+    """What the check looks for; empty for cells without a result."""
+    advice: str
+    table: Table
+
+
+def warnings(found: list[Warned]) -> list[WarningGroup]:
+    """Every warning by its kind: what to do about it, where it was raised and what was seen."""
+    groups: dict[tuple[str, str], list[Warned]] = {}
+    for one in found:
+        groups.setdefault((one.kind, one.advice), []).append(one)
+    columns = [Heading("where", number=False, heads=True), Heading("what was seen", number=False)]
+    return [
+        WarningGroup(
+            kind,
+            CHECKS[kind].rule if kind in CHECKS else "",
+            advice,
+            Table(f"Warnings: {kind}", columns, [[Field(one.where), Field(one.words)] for one in group]),
+        )
+        for (kind, advice), group in groups.items()
+    ]
 
 
 def ensembles(cells: Iterable[Cell]) -> Table:
@@ -50,7 +72,8 @@ def ensembles(cells: Iterable[Cell]) -> Table:
         )
         for cell in cells
     )
-    return Table("Ensembles and how each was trained", columns, [[Field(text) for text in row] for row in rows])
+    table = Table("Ensembles and how each was trained", columns, [[Field(text) for text in row] for row in rows])
+    return without_constant_columns(table)
 
 
 def attacks(cells: Iterable[Cell]) -> Table:
@@ -88,14 +111,24 @@ def attacks(cells: Iterable[Cell]) -> Table:
         ]
         for (attack, parameters, evaluation, library, settings, dataset, batch, device), rest in found.items()
     ]
-    return Table("Attacks: library and version, every parameter, and the number of test images", columns, rows)
+    caption = "Attacks: library and version, every parameter, and the number of test images"
+    return without_constant_columns(Table(caption, columns, rows))
 
 
 def _attack_words(cell: Cell) -> tuple[str, str, str, str, str]:
     """Name, parameters, evaluation, library and every setting; what tells cells of one attack apart is left out."""
     task, written = cell.task, cell.task.written()
     hidden = ("source", "targeted", "surrogate")
-    settings = ", ".join(f"{key} {value}" for key, value in sorted(written.settings.items()) if key not in hidden)
+    settings = ", ".join(
+        f"{key} {_setting(value)}" for key, value in sorted(written.settings.items()) if key not in hidden
+    )
     parameters = task.untargeted.parameters if isinstance(task, Transfer) else task.parameters
     library = f"{task.library} {written.library_version}".strip()
     return task.name, parameters, task.evaluation, library, settings
+
+
+def _setting(value: Any) -> str:
+    """A value as a spec would have it: 8/255 and not 0.0313725490196078."""
+    if isinstance(value, list):
+        return ", ".join(map(_setting, value))
+    return specs.value_text(value) if isinstance(value, float) else "default" if value is None else str(value)

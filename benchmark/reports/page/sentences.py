@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from benchmark.attacks.bounds import SYMBOLS, Norm
 from benchmark.evaluations.clean import Clean
+from benchmark.evaluations.diversity import Diversity
 from benchmark.findings import naming
 from benchmark.findings.checks import CHECKS
 from benchmark.findings.comparison import Comparison
@@ -14,6 +16,7 @@ from benchmark.findings.results import Results
 from benchmark.findings.statistics import SIGNIFICANT
 from benchmark.findings.survival import Survival, by_norm, lowest, survival
 from benchmark.reports.page.widgets import Warned
+from defenses import specs
 
 TIERS = {
     "paper": "the attacks as published, including the authors' setup (predicted labels, averaged outputs)",
@@ -48,6 +51,8 @@ def verdict(layout: Layout, comparison: Comparison | None, tables: dict[str, pd.
         return _detected(tables["detection"])
     if not tables["transfer"].empty:
         return _transferred(tables["transfer"])
+    if diverse := _diverse(layout.results):
+        return diverse
     values = [
         layout.unattacked(d, name)["clean_accuracy"].mean() for d in layout.datasets for name in layout.defenses(d)
     ]
@@ -69,14 +74,12 @@ def _fall(layout: Layout, dataset: str, worst: Survival, tier: str) -> str:
 
 def _leader(worst: Survival) -> str:
     if len(worst.right) == 1:
-        return f"{naming.defense(next(iter(worst.right)))} is the only defense"
+        return f"{naming.inline(next(iter(worst.right)))} is the only defense"
     if worst.lacking:
         return f"{worst.lacking} without all of these attacks are not compared"
     best = max(worst.right, key=worst.percent)
     if worst.leads(best):
-        return (
-            f"{naming.defense(best)} is significantly ahead of every other defense (McNemar, {100 * SIGNIFICANT:g} %)"
-        )
+        return f"{naming.inline(best)} is significantly ahead of every other defense (McNemar, {100 * SIGNIFICANT:g} %)"
     return "no defense is significantly ahead of all others"
 
 
@@ -91,7 +94,7 @@ def _detected(table: pd.DataFrame) -> list[str]:
         return ["No attack fooled an image, so there is nothing to detect."]
     low, high = (rows.loc[getattr(rows["auc"], pick)()] for pick in ("idxmin", "idxmax"))
     told = [
-        f"{row['auc']:.2f} ({naming.attack(row['attack'], row['parameters'])} on {naming.defense(row['defense'])})"
+        f"{row['auc']:.2f} ({naming.attack(row['attack'], row['parameters'])} on {naming.inline(row['defense'])})"
         for row in (low, high)
     ]
     return [
@@ -107,10 +110,23 @@ def _transferred(table: pd.DataFrame) -> list[str]:
     rates = rows.groupby("defense", sort=False)["transfer_rate"].mean().dropna()
     if rates.empty:
         return ["No image that fools one member was tried on another."]
-    told = naming.listed(f"{naming.defense(str(name))}: {rate:.0f} %" for name, rate in rates.items())
+    told = naming.listed(f"{naming.inline(str(name))}: {rate:.0f} %" for name, rate in rates.items())
     return [
         f"Share of images made on one member that also fool another: {told}.",
         "A lower share means members that fail on different images; it is no robustness of the ensemble by itself.",
+    ]
+
+
+def _diverse(results: Results) -> list[str]:
+    medians: dict[str, list[float]] = {}
+    for cell in results.of(Diversity):
+        medians.setdefault(cell.ensemble.defense, []).append(float(results.records[cell]["led"].median()))
+    if not medians:
+        return []
+    told = naming.listed(f"{naming.inline(name)}: {np.mean(values):.2f}" for name, values in medians.items())
+    return [
+        f"Median log ensemble diversity: {told}.",
+        "Zero is the most diverse. Diversity is what ADP trains for; it is no robustness by itself.",
     ]
 
 
@@ -143,7 +159,7 @@ def _worst_words(worst: Survival | None, with_lead: bool) -> list[str]:
     def says(defense: str) -> str:
         interval = interval_words(worst, defense)
         told = f" (95 % interval {interval})" if interval else ""
-        return f"{worst.percent(defense):.1f} % for {naming.defense(defense)}{told}"
+        return f"{worst.percent(defense):.1f} % for {naming.inline(defense)}{told}"
 
     start = f"Accuracy under {under} at {bound_words(worst)}, on {worst.images} images{seeds}:"
     if len(ranked) == 1:
@@ -158,12 +174,12 @@ def _worst_words(worst: Survival | None, with_lead: bool) -> list[str]:
 def interval_words(worst: Survival, defense: str) -> str:
     """The interval of a defense, where it has one."""
     interval = worst.interval(defense)
-    return f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else ""
+    return f"{interval[0]:.1f}–{interval[1]:.1f}" if interval else ""
 
 
 def bound_words(worst: Survival) -> str:
     """The norm and radius of the attacks."""
-    return f"{worst.bound.symbol}, ε={worst.bound.radius:.4g}"
+    return f"{worst.bound.symbol}, ε={specs.value_text(worst.bound.radius)}"
 
 
 def _lowest_words(layout: Layout, dataset: str, tier: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ class Heading:
     note: str = ""
     number: bool = True
     heads: bool = False
+    derived: bool = False
+    """A reader can compute it from the other columns, so a phone leaves it out."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Picture:
     """Pixels on the page at most, so that letters of all figures are about as large."""
     wide: bool
     """Too wide for half of the page."""
+    narrow: str = ""
+    """The SVG for a phone, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,25 @@ def accuracy_field(values: pd.Series[float], note: str) -> Field:
 def number_field(text: str, note: str, bold: bool = False) -> Field:
     """A number, sorted by its value."""
     return Field(text, note, text, bold)
+
+
+def without_constant_columns(table: Table) -> Table:
+    """A table whose caption has what all of its rows share."""
+    if len(table.rows) < 2:
+        return table
+    values = [[row[place].text for row in table.rows] for place in range(len(table.columns))]
+    same = [len(set(texts)) == 1 and not column.heads for column, texts in zip(table.columns, values, strict=True)]
+    shared = [
+        f"{column.title} {texts[0]}" for column, texts, one in zip(table.columns, values, same, strict=True) if one
+    ]
+    if not shared:
+        return table
+
+    def kept(parts: list[Any]) -> list[Any]:
+        return [part for part, one in zip(parts, same, strict=True) if not one]
+
+    caption = f"{table.caption}. The same in all rows: {', '.join(shared)}"
+    return replace(table, caption=caption, columns=kept(table.columns), rows=[kept(row) for row in table.rows])
 
 
 def plain(caption: str, frame: pd.DataFrame) -> Table | None:

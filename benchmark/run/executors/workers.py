@@ -26,7 +26,7 @@ import torch
 from rich.console import Console
 
 from benchmark.ensembles.ensemble_request import EnsembleRequest
-from benchmark.ensembles.finding import announce
+from benchmark.ensembles.finding import announce, training_seconds
 from benchmark.ensembles.training import train_ensemble
 from benchmark.harness.subject import Material
 from benchmark.machine import devices
@@ -67,9 +67,11 @@ class Workers:
         places = self.places(device)[: len(missing)]
         if len(places) < 2:
             return
-        seconds = sum(announce(wanted, str(places[0]), display.say) for wanted in missing)
-        if self.count is None and seconds < 2 * PATIENCE:
-            return
+        where = str(places[0])
+        if self.count is None and sum(training_seconds(wanted, where) for wanted in missing) < 2 * PATIENCE:
+            return  # each says that it is not trained yet when its turn comes
+        for wanted in missing:
+            announce(wanted, where, display.say)
         display.say(f"training {len(places)} ensembles at a time")
         with _crew(places, display) as crew:
             jobs = (_Job(wanted.defense, _Training(wanted)) for wanted in missing)
