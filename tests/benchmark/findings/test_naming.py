@@ -51,6 +51,13 @@ def test_an_attack_has_its_parameters_as_symbols_and_words(spec: tuple[str, str]
     assert naming.attack(*spec) == name
 
 
+def test_parameters_of_a_defense_stand_in_parentheses_inside_a_sentence() -> None:
+    assert naming.inline("adp-2-0.5") == "ADP (α=2, β=0.5)"
+    assert [naming.inline(label) for label in ("baseline", "Ours, the first", "weights.pt")] == [
+        "baseline", "Ours, the first", "weights.pt",
+    ]  # fmt: skip
+
+
 def test_names_that_are_told_apart_by_specs_stay_apart() -> None:
     for kind, names in ((naming.defense, DEFENSES.names()), (naming.attack, ATTACKS.targets())):
         assert len({kind(name) for name in names}) == len(names)

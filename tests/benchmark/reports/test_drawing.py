@@ -23,7 +23,7 @@ from benchmark.reports.figures.curves import curve_figures
 from benchmark.reports.figures.diversity_pictures import diversity_figures
 from benchmark.reports.figures.drawing import WIDTH, Figure, legend_columns, legend_width, text_width
 from benchmark.reports.figures.heatmaps import transfer_figures
-from benchmark.reports.figures.strips import IMAGES, strip_figures
+from benchmark.reports.figures.strips import IMAGES, MARK, strip_figures
 
 MakeCell = Callable[..., Cell]
 MakeResults = Callable[..., Results]
@@ -66,6 +66,19 @@ def test_a_strip_shows_every_pixel_as_large_as_the_next(
     lines = np.flatnonzero((mosaic[..., :3] != 255).any(axis=(1, 2)))
     first = lines[: np.flatnonzero(np.diff(lines, append=10**6) > 1)[0] + 1]
     assert 70 < len(first) <= 104 and (len(first) % side == 0 or side > 104)
+
+
+def test_a_strip_frames_the_images_that_are_misclassified_and_no_others(
+    make_cell: MakeCell, make_results: MakeResults
+) -> None:
+    cell = make_cell(_strict("fgsm(eps=0.1)"), samples=6)
+    columns = {"label": np.full(6, 3), "adversarial_prediction": np.array([3, 4, 3, 4, 4, 3])}
+    (figure,) = strip_figures(_pictured(make_results([(cell, columns)]), 8))
+    mosaic = np.asarray(figure.canvas.axes[0].images[0].get_array())
+    red = (mosaic[..., :3] == MARK).all(axis=2)
+    assert (figure.data["prediction"] != figure.data["label"]).sum() == 3 and "3 of 5" in figure.words
+    starts = np.flatnonzero(np.diff(red.any(axis=0).astype(int), prepend=0) == 1)
+    assert len(starts) == 3, "a frame for each, around the adversarial image alone"
 
 
 def _diverse(members: int, samples: int = 30) -> dict[str, Any]:

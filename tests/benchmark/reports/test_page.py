@@ -127,7 +127,7 @@ class _Elements(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "source"):
             self._inside.append(tag)
         if tag == "table":
             self._rows, self._caption = [], ""
@@ -208,6 +208,14 @@ def test_every_figure_has_an_alternative_text_and_its_own_drawing(store: Store, 
     assert page.count("Every curve falls, as it must.") == 2
 
 
+def test_the_bars_of_the_first_screen_have_a_drawing_for_phones(make_cell: MakeCell, report: Report) -> None:
+    page = _page(report([(make_cell(_task("pgd(eps=0.1)")), _right(10))]))
+    (source,) = _Elements(page).all("source")
+    drawn = base64.b64decode(str(source["srcset"]).partition("base64,")[2]).decode()
+    width = re.search(r'<svg [^>]*width="([\d.]+)pt"', drawn)
+    assert source["media"] == "(max-width: 40rem)" and width and float(width[1]) < 240, "one column of a paper"
+
+
 def test_every_table_has_a_caption_and_headings_of_columns_and_rows(page: str) -> None:
     elements = _Elements(page)
     assert len(elements.all("caption")) == len(elements.all("table")) == len(elements.tables)
@@ -217,9 +225,9 @@ def test_every_table_has_a_caption_and_headings_of_columns_and_rows(page: str) -
 def test_tiers_stand_side_by_side_with_the_published_number_and_the_difference(page: str) -> None:
     head, *rows = _Elements(page).table("digits: accuracy in percent, tier paper and tier strict")
     assert head == ["attack", "defense", "published", "paper", "strict", "paper − strict points"]
-    assert rows[0] == ["FGSM ε=0.1", "baseline", "10.3", "40.0 26.4 to 54.8", "18.0 8.6 to 31.4", "+22.0"]
+    assert rows[0] == ["FGSM ε=0.1", "baseline", "10.3", "40.0 26.4–54.8", "18.0 8.6–31.4", "+22.0"]
     assert rows[1][:2] == ["FGSM ε=0.1", "<b>"]
-    assert rows[3] == ["PGD ε=0.1", "<b>", "–", "100.0† 92.9 to 100.0", "– failed", "–"]
+    assert rows[3] == ["PGD ε=0.1", "<b>", "–", "100.0† 92.9–100.0", "– failed", "–"]
 
 
 def test_attacks_of_one_tier_have_a_table_of_their_own_without_empty_columns(page: str) -> None:
@@ -230,10 +238,10 @@ def test_attacks_of_one_tier_have_a_table_of_their_own_without_empty_columns(pag
 def test_what_stands_behind_a_number_is_shown_when_it_is_pointed_at(page: str) -> None:
     cells = [cell for cell in _Elements(page).all("td") if "data-more" in cell]
     behind = [str(cell["data-more"]).split("\n") for cell in cells]
-    assert ["95 % interval 26.4 to 54.8", "50 test images"] in [lines[:2] for lines in behind]
+    assert ["95 % interval 26.4–54.8", "50 test images"] in [lines[:2] for lines in behind]
     assert any("warning unmoved" in line for lines in behind for line in lines)
     assert all("backward passes per image" in "".join(lines) for lines in behind if lines[2:3] == ["library"])
-    for table in page.split("<table>")[1:]:
+    for table in page.split("<table")[1:]:
         inside = table.split("</table>")[0]
         assert inside.count('tabindex="0"') == (1 if "data-more" in inside else 0), "one stop for the Tab key"
 
@@ -245,13 +253,13 @@ def test_a_cell_is_tinted_by_its_accuracy(page: str) -> None:
 
 def test_summary_takes_the_worst_case_over_attacks_of_one_budget_and_leaves_out_what_is_unfinished(page: str) -> None:
     # image by image: the baseline keeps 5 of 50 under both attacks, <b> keeps 31
-    assert "10.0 % for baseline (95 % interval 3.3 to 21.8)" in page
-    assert "62.0 % for &lt;b&gt; (95 % interval 47.2 to 75.3)" in page
+    assert "10.0 % for baseline (95 % interval 3.3–21.8)" in page
+    assert "62.0 % for &lt;b&gt; (95 % interval 47.2–75.3)" in page
     assert "No defense has finished every attack without a bound of this tier" in page
     assert "any of the 2 L∞ attack settings of the tier: 10.0 % (1 with unfinished attacks left out)" in page
     head, *rows = _Elements(page).table("digits: test images that stay correctly classified")
-    strict = head.index("strict L∞, ε=0.1, 50 images")
-    assert [row[strict] for row in rows] == ["10.0 3.3 to 21.8", "– unfinished"]
+    strict = next(place for place, title in enumerate(head) if title.startswith("strict"))
+    assert [row[strict] for row in rows] == ["10.0 3.3–21.8", "– unfinished"]
 
 
 def test_lead_that_could_be_chance_is_not_called_one(make_cell: MakeCell, report: Report) -> None:
@@ -294,11 +302,13 @@ def test_the_worst_case_of_an_l2_attack_is_told_with_its_norm_and_apart_from_lin
     l2 = make_cell(WhiteBox(NamedAttack("round", "native", recorded, "1"), "strict"))
     linf = [(make_cell(_task(f"{name}(eps=0.5)")), _right(count)) for name, count in (("fgsm", 9), ("pgd", 8))]
     alone, both = (_page(report(cells)) for cells in ([(l2, _right(5))], [(l2, _right(5)), *linf]))
-    head, row = _Elements(alone).table("digits: test images that stay")
-    assert row[head.index("strict L2, ε=0.5, 50 images")].startswith("10.0")
+    (caption,) = (one for one in _Elements(alone).tables if one.startswith("digits: test images that stay"))
+    head, row = _Elements(alone).tables[caption]
+    assert "L2, ε=0.5, 50 images" in caption and row[head.index("strict")].startswith("10.0")
     assert "Accuracy under round at L2, ε=0.5, on 50 images: 10.0 % for ours" in alone
-    head, row = _Elements(both).table("digits: test images that stay")
-    assert row[head.index("strict L∞, ε=0.5, 50 images")].startswith("16.0")
+    (caption,) = (one for one in _Elements(both).tables if one.startswith("digits: test images that stay"))
+    head, row = _Elements(both).tables[caption]
+    assert "L∞, ε=0.5, 50 images" in caption and row[head.index("strict")].startswith("16.0")
     assert "lowest accuracy under a single L∞ attack: 16.0 %, PGD, ε=0.5" in both
     assert "lowest accuracy under a single L2 attack: 10.0 %, round, ε=0.5" in both
     assert "Lowest accuracy under any of the 2 L∞ attack settings of the tier: 16.0 %." in both
@@ -349,9 +359,10 @@ def test_a_run_of_several_sittings_says_which_code_finished_how_much(
 
 
 def test_failed_unfinished_and_flagged_cells_come_before_any_table_of_results(page: str) -> None:
-    rows = _Elements(page).table("Warnings")
-    assert [row[0] for row in rows[1:4]] == ["failed", "not run", "unmoved"]
-    assert "out of memory" in rows[1][2] and "the attack changed 0 of 50 images" in rows[3][2]
+    tables = {name: rows for name, rows in _Elements(page).tables.items() if name.startswith("Warnings: ")}
+    assert list(tables)[:3] == ["Warnings: failed", "Warnings: not run", "Warnings: unmoved"]
+    assert "out of memory" in tables["Warnings: failed"][1][1]
+    assert "changed 0 of 50 images" in tables["Warnings: unmoved"][1][1]
     first = page.index('id="warned">Warnings')
     assert first < page.index("<b>failed</b>") < page.index("<b>unmoved</b>") < page.index('id="glance"')
     assert "9 of 11 cells finished" in page
@@ -359,11 +370,10 @@ def test_failed_unfinished_and_flagged_cells_come_before_any_table_of_results(pa
 
 
 def test_every_flag_is_listed_with_where_what_was_seen_and_advice(page: str) -> None:
-    rows = _Elements(page).table("Warnings")
-    assert rows[0] == ["warning", "where", "what was seen", "what to do"]
-    flags = [row for row in rows[1:] if row[0] in CHECKS]
-    assert flags[0][:2] == ["unmoved", "digits · <b> · PGD, ε=0.1 · paper"] and "changed 0 of 50" in flags[0][2]
-    assert [row[3] for row in flags] == [CHECKS[row[0]].advice for row in flags]
+    (row,) = _Elements(page).table("Warnings: unmoved")[1:]
+    assert row[0] == "digits · <b> · PGD, ε=0.1 · paper" and "changed 0 of 50" in row[1]
+    section = page[page.index('id="checks"') : page.index('id="clean"')]
+    assert section.count(CHECKS["unmoved"].advice) == 1, "once for all flags of a kind"
 
 
 def test_run_without_warnings_says_so_and_has_no_warning_section(make_cell: MakeCell, report: Report) -> None:
@@ -381,7 +391,10 @@ def test_settings_to_run_it_again_are_there(page: str) -> None:
         assert text in page
     rows = _Elements(page).table("Attacks:")
     library = f"torchattacks {library_version('torchattacks')}"
-    assert rows[1][:5] == ["FGSM ε=0.1", "whitebox", "paper, strict", library, "eps 0.1"]
+    assert rows[0] == ["attack", "tiers", "library", "settings"]
+    assert rows[1] == ["FGSM ε=0.1", "paper, strict", library, "eps 0.1"]
+    caption = next(caption for caption in _Elements(page).tables if caption.startswith("Attacks:"))
+    assert "The same in all rows: evaluation whitebox, images 50, dataset digits" in caption
 
 
 # --- in a browser ---
@@ -509,6 +522,19 @@ def test_page_never_scrolls_sideways(browser: _Browser, width: int) -> None:
     try:
         browser.run("for (const folded of document.querySelectorAll('details')) folded.open = true")
         assert browser.run("return document.documentElement.scrollWidth") <= width
+    finally:
+        browser.command("Emulation.clearDeviceMetricsOverride")
+
+
+@pytest.mark.slow
+def test_tables_of_accuracies_fit_a_phone(browser: _Browser) -> None:
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.command("Emulation.setDeviceMetricsOverride", **size)
+    try:
+        boxes = "[...document.querySelectorAll('[aria-labelledby=glance] .scroll, [aria-labelledby=tiers] .scroll')]"
+        wide = browser.run(f"return {boxes}.filter(box => box.scrollWidth > box.clientWidth).length")
+        shown = browser.run(f"{TIERS} return getComputedStyle(table.rows[1].cells[1], '::before').content")
+        assert wide == 0 and shown == '"FGSM, ε=0.1"', "the attack stands above its defenses"
     finally:
         browser.command("Emulation.clearDeviceMetricsOverride")
 
