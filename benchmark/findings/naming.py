@@ -75,8 +75,11 @@ def defense(label: str) -> str:
 
 def inline(label: str) -> str:
     """A defense inside a sentence, where commas would be misread: ADP (α=2, β=0.5)."""
-    name, comma, parameters = defense(label).partition(", ")
-    return f"{name} ({parameters})" if comma and name != label and "+" not in parameters else defense(label)
+    readable = defense(label)
+    name, comma, parameters = readable.partition(", ")
+    if readable == label or not comma or "+" in parameters:
+        return readable
+    return f"{name} ({parameters})"
 
 
 def attack(name: str, parameters: str = "") -> str:
