@@ -147,8 +147,14 @@ def test_a_vgg_of_the_users_is_trained_and_attacked_on_cifar10() -> None:
         pytest.skip("CIFAR-10 is not here")
     words = ["--dataset", "cifar10", "--network", "mine.py:VGG(width=8)", "--epochs", "1", "--train-images", "500"]
     assert run(["train", "adp-2-0.5", *words, "--out", "vgg", "--threads", "1"]) == 0
+    assert run(["train", "baseline", *words, "--out", "plain", "--threads", "1"]) == 0
     words = ["--attack", "pgd(eps=0.01)", "--samples", "10", "--threads", "1", "--out", "out"]
     for tier in ("paper", "strict", "strong"):
         words += ["--tier", tier]
     assert run(["run", "cifar10-whitebox", "--defense", "vgg:mine.py:VGG(width=8)", *words]) == 0
     assert set(pd.read_csv("out/table.csv")["tier"]) == {"paper", "strict", "strong"}
+    assert Path("out/report.html").is_file()
+    vgg, plain = (f"{folder}:mine.py:VGG(width=8)" for folder in ("vgg", "plain"))
+    words = ["--dataset", "cifar10", "--attack", "fgsm(eps=0.01)", "--samples", "10", "--out", "compared"]
+    assert run(["compare", vgg, "--against", plain, *words]) == 0
+    assert {"none", "fgsm"} == set(pd.read_csv("compared/comparison.csv")["attack"])
