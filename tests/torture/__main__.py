@@ -41,7 +41,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     _import_everything()
-    tallies = []
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         install_preset(Path(folder) / "presets")
         train_checkpoints(Path(folder) / "trained")
@@ -53,11 +52,7 @@ def main() -> int:
             begun.append(_Group(name, setting))
             if not asked.few:
                 begun[-1].wait()
-        for group in begun:
-            tallies.append(group.wait())
-            print(
-                f"{group.name}: {tallies[-1].tried} tried in {tallies[-1].seconds:.0f} s", file=sys.stderr, flush=True
-            )
+        tallies = [group.wait() for group in begun]
     print(_table(tallies))
     return 0 if all(tally.clean for tally in tallies) else 1
 
@@ -84,13 +79,14 @@ class _Group:
 
     @functools.cache  # noqa: B019
     def wait(self) -> Tally:
-        """How it ended."""
+        """How it ended, which is said at once."""
         try:
             tally: Tally = self.receiver.recv()
         except EOFError:
             self.process.join()
             tally = Tally(self.name, 1, wrong=[f"the process of the group ended with code {self.process.exitcode}"])
         self.process.join()
+        print(_row(tally), file=sys.stderr, flush=True)
         return tally
 
 
@@ -104,11 +100,13 @@ def _attack(name: str, setting: Setting, sender: Connection) -> None:
     sender.send(tally)
 
 
+def _row(tally: Tally) -> str:
+    counts = f"{tally.tried:7}{len(tally.lost):6}{len(tally.wrong):7}{len(tally.entered):5}{tally.seconds:9.0f}"
+    return f"{tally.group:10}{counts}"
+
+
 def _table(tallies: list[Tally]) -> str:
-    lines = [f"{'group':10}{'tried':>7}{'lost':>6}{'wrong':>7}{'in':>5}{'seconds':>9}"]
-    for tally in tallies:
-        counts = f"{tally.tried:7}{len(tally.lost):6}{len(tally.wrong):7}{len(tally.entered):5}{tally.seconds:9.0f}"
-        lines.append(f"{tally.group:10}{counts}")
+    lines = [f"{'group':10}{'tried':>7}{'lost':>6}{'wrong':>7}{'in':>5}{'seconds':>9}", *map(_row, tallies)]
     for tally in tallies:
         for kind in ("lost", "wrong", "entered", "skipped"):
             lines += [f"{tally.group}, {kind}: {words}" for words in getattr(tally, kind)]
