@@ -72,7 +72,7 @@ def evaluate(
         records: a dictionary. The call adds one data frame of per-image records for each attack spec.
         acceleration: ``folded`` and ``compiled`` attack a faster copy of the ensemble, after checking that it
             gives the same outputs. ``none`` attacks the ensemble itself. Only ensembles of this package's networks
-            have a faster copy.
+            have a faster copy. ``reduced`` is ``folded``, and tier ``strong`` begins with a short pass in bfloat16.
         suite: suite of tier ``strong``: ``full``, or ``quick`` with fewer and shorter attacks (docs/attacks.md). A
             suite implies tier ``strong``, which uses only the bounds of ``attacks``, as in ``["pgd(eps=8/255)"]``.
         progress: True shows a progress bar, False shows none. By default a terminal shows one after two seconds.
@@ -95,7 +95,7 @@ def evaluate(
     with _on_device(model, target), prepared(model):
         images = images.to(target)
         classes = check_model(model, images[:batch_size], labels)
-        tasks = _tasks(named, rules, suite or "full", _members(model), classes)
+        tasks = _tasks(named, rules, suite or "full", _members(model), classes, acceleration == "reduced")
         clean = batch_outputs(model, images, batch_size)
         subject = Subject(
             ensemble=cast(Ensemble, model),
@@ -105,6 +105,7 @@ def evaluate(
             logits=clean[None],  # a model whose members, if it has any, no attack below asks for
             outputs=clean,
             surrogate=None,
+            say=warnings.warn,
         )
         facts = EnsembleFacts(name, name, _members(model), type(model).__name__, "", "", _convergence(model))
         taken, conditions = TestImages("", "", len(labels)), Conditions(seed, batch_size, target.type)
@@ -200,7 +201,7 @@ def _members(model: nn.Module) -> int:
     return len(model) if isinstance(model, Ensemble) else 1
 
 
-def _tasks(named: list[NamedAttack], tier: Tier, suite: str, members: int, classes: int) -> list[Task]:
+def _tasks(named: list[NamedAttack], tier: Tier, suite: str, members: int, classes: int, reduced: bool) -> list[Task]:
     """What to run: every attack, or in tier ``strong`` the worst case at every bound among them."""
     for words in [remark(suite, classes)] if tier == "strong" else [one.remark(classes) for one in named]:
         if words:
@@ -212,7 +213,7 @@ def _tasks(named: list[NamedAttack], tier: Tier, suite: str, members: int, class
     bounds = bounds_of(tuple(named))
     if not bounds:
         raise BadInput("tier strong needs an attack with a bound, which sets the radius; add pgd(eps=…)")
-    return [WorstCase(bound, suite, stages(suite, bound, members, classes)) for bound in bounds]
+    return [WorstCase(bound, suite, stages(suite, bound, members, classes, reduced)) for bound in bounds]
 
 
 def _check_images(images: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:

@@ -97,7 +97,10 @@ def run(
     ] = False,
     acceleration: Annotated[
         str,
-        typer.Option(help="Attack a faster copy of the ensemble (folded, compiled), or the ensemble itself (none)."),
+        typer.Option(
+            help="Attack a faster copy of the ensemble (folded, compiled), or the ensemble itself (none). "
+            "reduced: tier strong begins with a short pass in bfloat16."
+        ),
     ] = "folded",
     trust: Annotated[
         bool, typer.Option("--trust", help="Allow TorchScript and torch.export models, which can run code when loaded.")
@@ -131,6 +134,7 @@ def run(
     from benchmark.run.display import RunDisplay
     from benchmark.run.executors import open_executor
     from benchmark.run.runner import run as run_request
+    from defenses.training.precision import require_bfloat16
 
     label, made_on = read_label(surrogate) if surrogate else ("", surrogate)
     wish = Wish(
@@ -177,6 +181,8 @@ def run(
 
             typer.echo(visible(forecast(request), keep="\n"))
             return
+        if acceleration == "reduced" and executor == "local":
+            require_bfloat16(request.device, "--acceleration folded")
         display = RunDisplay()
         try:
             run_request(request, display, where)

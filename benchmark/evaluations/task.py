@@ -278,6 +278,8 @@ class Setting:
     """The paper's number for an attack, or without one for a classifier."""
     surrogate: str | None = None
     """Weights of the ensemble that black-box attacks are made on."""
+    reduced: bool = False
+    """Whether tier strong begins with a pass in bfloat16."""
 
 
 @dataclass(frozen=True)

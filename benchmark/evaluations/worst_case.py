@@ -6,9 +6,9 @@ An image that is fooled leaves; only survivors go on to the next attack, so a br
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -39,33 +39,34 @@ from defenses.specs import value_text
 if TYPE_CHECKING:
     from benchmark.harness.crafting import Crafted
     from benchmark.harness.subject import Subject
+    from defenses.members.ensemble import Ensemble
 
 SUITES: dict[str, tuple[str, ...]] = {
     "full": (
-        "fgsm(eps={eps})",
-        "bim(eps={eps})",
-        "pgd(eps={eps})",
-        "mim(eps={eps})",
-        "pgd(eps={eps},steps=50,step_size={step},restarts=5)",
-        "pgd(eps={eps},steps=50,step_size={step},restarts=5,loss=margin)",
-        "mora(eps={eps})",
-        "pgd@native(eps={eps},steps=50,step_size={step}) from members",
-        "apgd-ce(eps={eps})",
-        "apgd-t(eps={eps})",
-        "fab-t(eps={eps})",
-        "square(eps={eps})",
+        "fgsm({ball})",
+        "bim({ball})",
+        "pgd({ball})",
+        "mim({ball})",
+        "pgd({ball},steps=50,step_size={step},restarts=5)",
+        "pgd({ball},steps=50,step_size={step},restarts=5,loss=margin)",
+        "mora({ball})",
+        "pgd@native({ball},steps=50,step_size={step}) from members",
+        "apgd-ce({ball})",
+        "apgd-t({ball})",
+        "fab-t({ball})",
+        "square({ball})",
     ),
     "quick": (
-        "fgsm(eps={eps})",
-        "bim(eps={eps})",
-        "pgd(eps={eps})",
-        "mim(eps={eps})",
-        "pgd(eps={eps},steps=50,step_size={step},restarts=2)",
-        "pgd(eps={eps},steps=50,step_size={step},restarts=2,loss=margin)",
-        "mora(eps={eps},targets=0,steps=50)",
-        "pgd@native(eps={eps},steps=50,step_size={step}) from members",
-        "apgd-ce(eps={eps},steps=50)",
-        "square(eps={eps},queries=300)",
+        "fgsm({ball})",
+        "bim({ball})",
+        "pgd({ball})",
+        "mim({ball})",
+        "pgd({ball},steps=50,step_size={step},restarts=2)",
+        "pgd({ball},steps=50,step_size={step},restarts=2,loss=margin)",
+        "mora({ball},targets=0,steps=50)",
+        "pgd@native({ball},steps=50,step_size={step}) from members",
+        "apgd-ce({ball},steps=50)",
+        "square({ball},queries=300)",
     ),
 }
 """Attacks in the order they run: cheap ones, ones that leave fooled images alone, then the rest of the reference
@@ -93,24 +94,37 @@ SUITES_IN_L2_AND_L1: dict[str, tuple[str, ...]] = {
     ),
 }
 """The same without the attacks that exist in L∞ alone."""
+FIRST_PASS = (
+    "pgd@native({ball},steps=50,step_size={step})",
+    "pgd@native({ball},steps=50,step_size={step},loss=margin)",
+    "mora({ball},targets=0)",
+)
+"""The pass in bfloat16 that ``--acceleration reduced`` puts before a suite: attacks that leave fooled images alone."""
 NORMS_OF_SUITES = ("linf", "l2", "l1")
 """Norms that the suites have attacks for."""
 MANY_CLASSES = 10
 """Enough for every attack of the suites."""
 
 
+IN_BFLOAT16 = " in bfloat16"
+MEMBERS = " from members"
+
+
 @dataclass(frozen=True)
 class Stage:
-    """One attack of the suite, made on the whole ensemble or on one member."""
+    """One attack of the suite, made on the whole ensemble or on one member, or on a copy in bfloat16."""
 
     named: NamedAttack
     member: int | None = None
     """Counted from 0; None is the ensemble."""
+    reduced: bool = False
+    """Whether its images are made in bfloat16; the ensemble judges them in float32."""
 
     @property
     def origin(self) -> str:
-        """Where its images are made, in words, where that is not the ensemble."""
-        return "" if self.member is None else f" from {member_name(self.member)}"
+        """Where its images are made, in words, where that is not the ensemble in float32."""
+        member = "" if self.member is None else f" from {member_name(self.member)}"
+        return member + (IN_BFLOAT16 if self.reduced else "")
 
     @property
     def label(self) -> str:
@@ -122,9 +136,22 @@ class Stage:
         return f"{self.named.text}{self.origin} [{self.named.version}]"
 
 
+def _lineup(stages: Iterable[Stage]) -> str:
+    return ", ".join(dict.fromkeys(map(_in_lineup, stages)))
+
+
+def _in_lineup(stage: Stage) -> str:
+    own = stage.named.attack.parameters.split(",")
+    rest = ",".join(part for part in own if part.partition("=")[0] not in ("eps", "norm", "step_size"))
+    where = stage.origin if stage.member is None else MEMBERS
+    return stage.named.name + (f"({rest})" if rest else "") + where
+
+
 def read_stage(text: str) -> Stage:
     """The stage that a file describes."""
-    match = re.fullmatch(r"(?P<attack>.+?)(?: from (?P<member>net\d+))? \[(?P<version>.*)\]", text)
+    match = re.fullmatch(
+        r"(?P<attack>.+?)(?: from (?P<member>net\d+))?(?P<reduced> in bfloat16)? \[(?P<version>.*)\]", text
+    )
     if match is None:
         raise BadInput(f"cannot read the stage {text!r} of a worst case")
     try:
@@ -134,7 +161,7 @@ def read_stage(text: str) -> Stage:
         assert spec is not None
         recorded = recorded_class(spec["name"])(spec["parameters"], ())
         named = NamedAttack(spec["name"], spec["library"], recorded, match["version"])
-    return Stage(named, member_number(match["member"]) if match["member"] else None)
+    return Stage(named, member_number(match["member"]) if match["member"] else None, bool(match["reduced"]))
 
 
 def check_suite(suite: str) -> str:
@@ -144,18 +171,18 @@ def check_suite(suite: str) -> str:
     return suite
 
 
-def stages(suite: str, bound: Bound, members: int, classes: int) -> tuple[Stage, ...]:
+def stages(suite: str, bound: Bound, members: int, classes: int, reduced: bool = False) -> tuple[Stage, ...]:
     """The attacks of a suite within a bound against an ensemble of so many members.
 
-    Attacks that need more classes are left out; see `remark`.
+    Attacks that need more classes are left out; see `remark`. ``reduced`` puts a pass in bfloat16 before them.
     """
     check_suite(suite)
     if bound.norm not in NORMS_OF_SUITES:
         raise BadInput(f"tier strong has no suite for {bound.symbol}; it has suites for {', '.join(NORMS_OF_SUITES)}")
-    found: list[Stage] = []
+    found = [Stage(parse_attack(text), reduced=True) for text in _in_ball(FIRST_PASS, bound)] if reduced else []
     for text in _written(suite, bound):
-        alone = text.endswith(" from members")
-        named = parse_attack(text.removesuffix(" from members"))
+        alone = text.endswith(MEMBERS)
+        named = parse_attack(text.removesuffix(MEMBERS))
         if classes < named.attack.fewest_classes:
             continue
         if not alone:
@@ -167,14 +194,19 @@ def stages(suite: str, bound: Bound, members: int, classes: int) -> tuple[Stage,
 
 def _written(suite: str, bound: Bound) -> Iterator[str]:
     """The attacks of a suite as specs, some of them with the words ``from members`` behind."""
-    eps, step = value_text(bound.radius), value_text(bound.radius / 5)
     if bound.norm == "linf":
-        yield from (template.format(eps=eps, step=step) for template in SUITES[suite])
+        yield from _in_ball(SUITES[suite], bound)
         return
     parts = AutoAttack(bound.radius, norm="l1" if bound.norm == "l1" else "l2").parts
     as_there = {"restarts": parts["apgd-ce"].settings()["restarts"], "targets": parts["apgd-t"].settings()["targets"]}
-    for template in SUITES_IN_L2_AND_L1[suite]:
-        yield template.format(ball=f"eps={eps},norm={bound.norm}", step=step, **as_there)
+    yield from _in_ball(SUITES_IN_L2_AND_L1[suite], bound, **as_there)
+
+
+def _in_ball(templates: Iterable[str], bound: Bound, **others: int) -> Iterator[str]:
+    """Attacks as specs, within a bound."""
+    eps, step = value_text(bound.radius), value_text(bound.radius / 5)
+    ball = f"eps={eps}" if bound.norm == "linf" else f"eps={eps},norm={bound.norm}"
+    yield from (template.format(ball=ball, step=step, **others) for template in templates)
 
 
 def remark(suite: str, classes: int) -> str:
@@ -235,7 +267,13 @@ class WorstCase(Task):
     @property
     def used(self) -> dict[str, str]:
         libraries = dict.fromkeys(f"{named.library} {named.version}" for named in self.attacks)
-        return {"libraries": ", ".join(libraries)}
+        shared = [stage for stage in self.stages if stage.member is None]  # a network by itself has no members
+        return {"libraries": ", ".join(libraries), "attacks": _lineup(shared)}
+
+    @property
+    def lineup(self) -> str:
+        """Its attacks in their order, without the bound: suites change, and a cell keeps the attacks that it ran."""
+        return _lineup(self.stages)
 
     def gradients(self, scalars: int, classes: int, members: int) -> float:
         parts = ((stage.named.attack.gradients(scalars, classes), stage.member) for stage in self.stages)
@@ -312,7 +350,8 @@ def _craft(
 ) -> Crafted:
     from benchmark.harness.crafting import craft
 
-    model = subject.fast if stage.member is None else subject.member(stage.member)
+    copy = subject.short if stage.reduced else subject.fast
+    model = copy if stage.member is None else cast("Ensemble", copy).member(stage.member)
     return craft(model, stage.named, images, labels, first, seed, rows=rows)
 
 
@@ -392,7 +431,8 @@ class WorstCaseSection(Section):
         """One worst case for each bound of the rows."""
         if "strong" in setting.tiers:
             for bound in bounds_of(setting.rows):
-                task = WorstCase(bound, self.suite, stages(self.suite, bound, setting.members, setting.classes))
+                found = stages(self.suite, bound, setting.members, setting.classes, setting.reduced)
+                task = WorstCase(bound, self.suite, found)
                 yield Planned(task, setting.images(self.amount))
 
 

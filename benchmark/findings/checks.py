@@ -58,7 +58,8 @@ CHECKS = {
         "Choose a --batch-size that fits for everything you compare: some attacks depend on it.",
     ),
     "not-alike": Check(
-        "cells of one row ran with different batch sizes, devices, accelerations or library versions",
+        "cells of one row ran with different batch sizes, devices, accelerations, library versions or attacks of a "
+        "suite",
         "Run the row again with the same options: some attacks depend on each of these.",
     ),
     "randomised-output": Check(

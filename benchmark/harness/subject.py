@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from benchmark.harness.acceleration import accelerated
+from benchmark.harness.acceleration import PROBED, accelerated, reduced
 from benchmark.harness.prepared import predicted, prepared
 from defenses.members.ensemble import Ensemble, predict_logits
 from defenses.members.images import LabelledImages
@@ -35,6 +35,8 @@ class Subject:
     """What the ensemble itself gives for the clean images, (N, L), on the CPU."""
     surrogate: nn.Module | None
     """Another ensemble, trained by the attacker, for black-box attacks."""
+    say: Callable[[str], None] = lambda words: None
+    """Told of a copy that is not what was hoped for."""
     report: Callable[[str], None] = lambda words: None
     """Told what is being done, by evaluations of many parts."""
     keep_images: bool = False
@@ -48,6 +50,11 @@ class Subject:
     @property
     def classes(self) -> int:
         return self.outputs.shape[-1]
+
+    @cached_property
+    def short(self) -> nn.Module:
+        """The copy that is attacked, in bfloat16."""
+        return reduced(self.fast, self.images[:PROBED], self.say)
 
     def member(self, number: int) -> Ensemble:
         """One member of the copy that is attacked."""
@@ -98,6 +105,7 @@ def subject_of(
             labels=material.test.labels.numpy(),
             logits=logits,
             outputs=ensemble.combination.combine(logits),
+            say=say,
             report=report,
             keep_images=material.keep_images,
         )

@@ -18,6 +18,7 @@ from benchmark.evaluations import TASKS
 from benchmark.evaluations.blackbox import BlackBoxSection
 from benchmark.evaluations.task import Setting
 from benchmark.evaluations.worst_case import WorstCase, WorstCaseSection, remark
+from benchmark.harness.acceleration import COPIES
 from benchmark.harness.tiers import TIERS
 from benchmark.plan.grid import Grid
 from benchmark.plan.labels import LabelledColumn, canonical
@@ -182,7 +183,7 @@ def plan_cells(
         origin.identity,
         doubts(origin),
     )
-    conditions = Conditions(seed, grid.batch_size, request.device.type, request.acceleration)
+    conditions = Conditions(seed, grid.batch_size, request.device.type, COPIES[request.acceleration])
     about = datasets.find(grid.dataset)
     size = about.sizes[1]
     in_paper = "" if is_checkpoint(trained.spec) else parse_defense(trained.spec).label  # whatever its column is called
@@ -203,6 +204,7 @@ def plan_cells(
         test_size=size,
         published=published,
         surrogate=surrogate.provenance.identity if surrogate else None,
+        reduced=request.acceleration == "reduced",
     )
     cells = []
     for section in grid.sections:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -18,14 +19,15 @@ with torch.autocast("cpu", torch.bfloat16):
 """Runs in a process of its own, since an illegal instruction cannot be caught."""
 
 
-def require_bfloat16(device: torch.device) -> None:
-    """Refuse where a convolution in bfloat16, forwards and backwards, does not work."""
-    if device.type == "cpu":
-        works = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, check=False).returncode == 0
-    else:
-        works = _works_on(device)
-    if not works:
-        raise BadInput(f"bfloat16 does not work on this {device.type}; use --precision float32")
+def require_bfloat16(device: torch.device, instead: str = "--precision float32") -> None:
+    """Refuse where a convolution in bfloat16, forwards and backwards, does not work; ``instead`` is the remedy."""
+    if not (_works_on_cpu() if device.type == "cpu" else _works_on(device)):
+        raise BadInput(f"bfloat16 does not work on this {device.type}; use {instead}")
+
+
+@functools.cache
+def _works_on_cpu() -> bool:
+    return subprocess.run([sys.executable, "-c", PROBE], capture_output=True, check=False).returncode == 0
 
 
 def _works_on(device: torch.device) -> bool:

@@ -6,6 +6,7 @@ import pandas as pd
 
 from benchmark.evaluations.blackbox import BlackBox
 from benchmark.evaluations.clean import Clean
+from benchmark.evaluations.worst_case import WorstCase
 from benchmark.findings import naming
 from benchmark.findings.layout import Layout, unique
 from benchmark.findings.radii import without_curve
@@ -18,7 +19,13 @@ def notes_of(layout: Layout) -> list[str]:
     diagnosis = results.diagnosis
     notes = []
     if diagnosis.cells or layout.cells:
-        notes = [*_lines(layout), *made_on(results), *_no_curve(results), f"Checks: {diagnosis.summary}."]
+        notes = [
+            *_lines(layout),
+            *made_on(results),
+            *suites(results),
+            *_no_curve(results),
+            f"Checks: {diagnosis.summary}.",
+        ]
     return notes + [f"Warning {flag.name}, {flag.where}: {flag.words}. {flag.advice}" for flag in diagnosis.flags]
 
 
@@ -27,6 +34,19 @@ def made_on(results: Results) -> list[str]:
     told = results.manifest.get("surrogates", {})
     used = unique(cell.task.surrogate for cell in results.cells if isinstance(cell.task, BlackBox))
     return [f"Black-box images were made on {told.get(weights, weights)}." for weights in used]
+
+
+def suites(results: Results) -> list[str]:
+    """The attacks behind every worst case; where they differ, with the defenses that they were run on."""
+    ran: dict[tuple[str, str], list[str]] = {}
+    for cell in results.cells:
+        if isinstance(cell.task, WorstCase):
+            ran.setdefault((cell.task.suite, cell.task.lineup), []).append(naming.defense(cell.ensemble.defense))
+    several = len(ran) > len({suite for suite, _ in ran})
+    return [
+        f"Worst case, suite {suite}{f', for {naming.listed(unique(names))}' if several else ''}: {lineup}."
+        for (suite, lineup), names in ran.items()
+    ]
 
 
 def _no_curve(results: Results) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import safetensors.numpy
+import torch
 from torch import Tensor, nn
 
 from benchmark.api import evaluate
@@ -26,6 +27,8 @@ from benchmark.evaluations.worst_case import WorstCase, from_wide, long_stages, 
 from benchmark.findings.results import Results, read_results
 from benchmark.findings.suites import suite_table
 from benchmark.findings.tier_gap import gap_table
+from benchmark.harness.acceleration import InBfloat16
+from benchmark.harness.prepared import predict, prepared
 from benchmark.plan.grid import Wish, narrow
 from benchmark.plan.presets import load_preset
 from benchmark.reports import write_report
@@ -33,6 +36,7 @@ from benchmark.reports.figures.gap import gap_figures
 from defenses.checkpoints import load_checkpoint
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble
+from defenses.training.precision import require_bfloat16
 
 MakeCell = Callable[..., Cell]
 MakeRecords = Callable[[Cell, dict[str, Any]], pd.DataFrame]
@@ -41,11 +45,11 @@ MakeStore = Callable[[Sequence[tuple[Cell, dict[str, Any]]]], Store]
 
 EPS = 0.05
 SUITE = (
-    "fgsm(eps={eps})",
-    "pgd(eps={eps})",
-    "pgd(eps={eps},steps=20,step_size={step},restarts=2,loss=margin)",
-    "pgd@native(eps={eps},steps=10,step_size={step}) from members",
-    "square(eps={eps},queries=20)",
+    "fgsm({ball})",
+    "pgd({ball})",
+    "pgd({ball},steps=20,step_size={step},restarts=2,loss=margin)",
+    "pgd@native({ball},steps=10,step_size={step}) from members",
+    "square({ball},queries=20)",
 )
 
 
@@ -77,7 +81,7 @@ def test_the_worst_case_is_at_most_every_attack_of_the_suite_image_by_image(
     row, worst = _worst(robust, images, labels)
     assert 0 < row["accuracy"] < row["clean_accuracy"]
     singles: dict[str, pd.DataFrame] = {}
-    texts = [template.format(eps=EPS, step=EPS / 5) for template in SUITE[:3]]
+    texts = [template.format(ball=f"eps={EPS}", step=EPS / 5) for template in SUITE[:3]]
     evaluate(robust, images, labels, texts, records=singles)
     for frame in singles.values():
         assert not (worst["correct"] & ~frame["correct"]).any()
@@ -96,6 +100,46 @@ def test_every_image_that_falls_is_credited_to_the_attack_that_came_first(
     assert (worst["broken_by"] != "").tolist() == broken.tolist()
     assert (worst["linf"][broken] <= EPS + 1e-6).all() and (worst["linf"][broken] > 0).all()
     assert row["accuracy"] == pytest.approx(100 * (1 - (broken.sum() + (~worst["attacked"]).sum()) / 60), abs=1e-3)
+
+
+@pytest.fixture
+def bfloat16() -> None:
+    try:
+        require_bfloat16(torch.device("cpu"))
+    except BadInput as error:
+        pytest.skip(str(error))
+
+
+def test_a_pass_in_bfloat16_lowers_the_worst_case_or_leaves_it_image_by_image(
+    bfloat16: None, robust: Ensemble, digits: tuple[Tensor, Tensor]
+) -> None:
+    images, labels = digits[0][:60], digits[1][:60]
+    full, usual = _worst(robust, images, labels)
+    row, reduced = _worst(robust, images, labels, acceleration="reduced")
+    assert not (reduced["correct"] & ~usual["correct"]).any()
+    assert row["accuracy"] <= full["accuracy"]
+    count = len(worst_case.FIRST_PASS)
+    first = reduced["broken_at"].between(0, count - 1)
+    assert first.any() and reduced["broken_by"][first].str.endswith(" in bfloat16").all()
+    assert not reduced["broken_by"][~first].str.contains("bfloat16").any()
+    with prepared(robust):
+        again = predict(robust, images, 60)
+    assert (again == labels.numpy()).tolist() == reduced["attacked"].tolist()
+    every = count + len(stages("full", Bound("linf", EPS), 2, 10))
+    survivors = reduced["attacked"] & reduced["correct"]
+    assert survivors.any() and {len(parts) for parts in reduced["stages"][survivors]} == {every}, "the whole suite"
+
+
+def test_what_fools_the_copy_in_bfloat16_alone_does_not_count(
+    bfloat16: None, ensemble: Ensemble, digits: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that is always wrong: its attacks stop at once, and the float32 ensemble is not fooled by where."""
+    monkeypatch.setattr(InBfloat16, "forward", lambda self, inputs: -self.network(inputs.bfloat16()).float())
+    _, usual = _worst(ensemble, digits[0][:30], digits[1][:30])
+    _, reduced = _worst(ensemble, digits[0][:30], digits[1][:30], acceleration="reduced")
+    first = reduced["broken_at"].between(0, len(worst_case.FIRST_PASS) - 1)
+    assert first.sum() < usual["attacked"].sum() / 2
+    assert not (reduced["correct"] & ~usual["correct"]).any()
 
 
 def test_survivors_alone_are_attacked_further(robust: Ensemble, digits: tuple[Tensor, Tensor]) -> None:
@@ -120,7 +164,7 @@ def test_a_broken_defense_costs_a_fraction_of_the_suite(ensemble: Ensemble, digi
     records: dict[str, pd.DataFrame] = {}
     evaluate(ensemble, images, labels, ["pgd(eps=0.5)"], tier="strong", records=records)
     (worst,) = records.values()
-    texts = [template.format(eps=0.5, step=0.1) for template in SUITE[:3]]
+    texts = [template.format(ball="eps=0.5", step=0.1) for template in SUITE[:3]]
     alone = evaluate(ensemble, images, labels, texts)
     assert worst["correct"].sum() == 0
     assert worst["backwards"].mean() < 0.6 * alone["backwards"].sum()
@@ -358,10 +402,32 @@ def test_an_identity_changes_with_the_suite_and_a_place_does_not(make_cell: Make
     assert one.place == other.place != quick.place
 
 
-def test_every_stage_reads_back_from_its_text() -> None:
+@pytest.mark.parametrize("bound", [Bound("linf", 8 / 255), Bound("l2", 0.5), Bound("l1", 4)])
+def test_every_stage_reads_back_from_its_text(bound: Bound) -> None:
     for suite in worst_case.SUITES:
-        for stage in stages(suite, Bound("linf", 8 / 255), 3, 10):
+        for stage in stages(suite, bound, 3, 10, reduced=True):
             assert read_stage(stage.written()) == stage
+            assert stage.reduced == (" in bfloat16" in stage.label)
+
+
+def test_a_lineup_names_the_attacks_and_not_the_bound() -> None:
+    wanted = "fgsm, pgd, pgd(steps=20,restarts=2,loss=margin), pgd from members, square(queries=20)"
+    assert _task("full", 0.1).lineup == _task("full", 0.2, members=3).lineup == wanted
+
+
+def test_only_the_strong_tier_has_other_cells_with_a_pass_in_bfloat16(
+    bfloat16: None, here: Path, checkpoint: Path
+) -> None:
+    asked = ["run", "demo", "--attack", f"pgd(eps={EPS})", "--samples", "10", "--defense", str(checkpoint)]
+    asked += ["--tier", "strict", "--tier", "strong", "--out", "run"]
+    assert adp_bench(asked) == 0
+    before = {path.name for path in (here / "run" / "cells").iterdir()}
+    assert adp_bench([*asked, "--acceleration", "reduced"]) == 0
+    new = {path.name for path in (here / "run" / "cells").iterdir()} - before
+    assert len(new) == 1 and new.pop().startswith("strong")
+    strong = pd.read_csv(here / "run" / "strong.csv")
+    assert strong["attack"].str.endswith(" in bfloat16").sum() == len(worst_case.FIRST_PASS)
+    assert "in bfloat16" in (here / "run" / "table.md").read_text(encoding="utf-8")
 
 
 # --- a run ---

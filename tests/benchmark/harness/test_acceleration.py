@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmark.harness.acceleration import accelerated, check_mode
+from benchmark.harness.acceleration import accelerated, check_mode, reduced
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, build_ensemble
 
@@ -25,6 +25,36 @@ def _used(network: str, shape: tuple[int, int, int]) -> tuple[Ensemble, Tensor]:
         ensemble.train()
         ensemble(images)
     return ensemble.eval(), images
+
+
+@pytest.mark.parametrize("network", ["resnet20", "resnet20-dverge"])
+def test_the_copy_in_bfloat16_is_nearly_the_ensemble_and_its_gradients_are_float32(network: str) -> None:
+    ensemble, images = _used(network, (3, 16, 16))
+    try:
+        short = reduced(accelerated(ensemble, images), images)
+    except BadInput as error:
+        pytest.skip(str(error))
+    assert next(ensemble.parameters()).dtype == torch.float32
+    assert {parameter.dtype for parameter in short.parameters()} == {torch.bfloat16}
+    point = images.clone().requires_grad_()
+    output = short(point)
+    wanted = ensemble(images)
+    assert output.dtype == torch.float32 and not torch.equal(output, wanted)
+    torch.testing.assert_close(output, wanted, atol=0.3, rtol=0.1)
+    labels = wanted.argmax(-1)
+    found = torch.autograd.grad(nn.functional.nll_loss(output, labels, reduction="sum"), point)[0]
+    point = images.clone().requires_grad_()
+    true = torch.autograd.grad(nn.functional.nll_loss(ensemble(point), labels, reduction="sum"), point)[0]
+    assert found.dtype == torch.float32 and (found.sign() == true.sign()).float().mean() > 0.85
+
+
+def test_a_processor_without_bfloat16_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    from defenses.training import precision
+
+    monkeypatch.setattr(precision, "_works_on_cpu", lambda: False)
+    ensemble, images = _used("mini-resnet", (1, 8, 8))
+    with pytest.raises(BadInput, match="bfloat16 does not work on this cpu; use --acceleration folded"):
+        reduced(ensemble, images)
 
 
 @pytest.mark.parametrize(
