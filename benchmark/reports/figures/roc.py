@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Rectangle
 
 from benchmark.evaluations.detection import SCORES
 from benchmark.findings import naming
@@ -112,8 +113,11 @@ def _draw(labels: list[str], curves: list[pd.DataFrame], areas: list[list[float]
 
 def _areas(axis: Axes, right: float, bottom: float, areas: list[float], line: float) -> None:
     """The AUCs of a panel beside a piece of their curves, one below the other, in its lower right corner."""
+    high = (len(areas) + 1) * line
+    box = Rectangle((right - 0.32, bottom - high), 0.33, high, fc="white", ec="none", alpha=0.8, zorder=2.5)
+    axis.add_patch(box)
     for number, area in enumerate(reversed(areas)):
         place = bottom - 0.02 - number * line
-        axis.plot([right - 0.3, right - 0.2], [place - 0.3 * line] * 2, **look(len(areas) - 1 - number))
+        axis.plot([right - 0.3, right - 0.2], [place - 0.3 * line] * 2, zorder=3, **look(len(areas) - 1 - number))
         axis.text(right, place, "–" if np.isnan(area) else f"{area:.2f}", fontsize=6.5, ha="right")
     axis.text(right, bottom - 0.02 - len(areas) * line, "AUC", fontsize=6.5, ha="right")

@@ -16,7 +16,7 @@ from benchmark.findings.comparison import Comparison
 from benchmark.findings.layout import Layout
 from benchmark.reports import escaping
 from benchmark.reports.figures.drawing import Figure
-from benchmark.reports.page import accuracies, facts
+from benchmark.reports.page import accuracies, differences, facts
 from benchmark.reports.page.library_tables import library_tables
 from benchmark.reports.page.sentences import TIERS, counts, findings, verdict, warned_of, warning_lines
 from benchmark.reports.page.widgets import Picture, plain
@@ -96,7 +96,7 @@ def _content(folder: Path, shown: Shown) -> dict[str, Any]:
         ),
     }
     return {
-        "title": results.title,
+        "title": differences.title(shown.comparison) if shown.comparison else results.title,
         "preset": results.manifest["preset"],
         "counts": counts(results),
         "verdict": verdict(layout, shown.comparison, tables),
@@ -106,6 +106,7 @@ def _content(folder: Path, shown: Shown) -> dict[str, Any]:
         "checked": f"{results.diagnosis.summary}.".capitalize(),
         "warnings": facts.warnings(warned),
         "glances": [found for dataset in layout.datasets if (found := accuracies.glance(layout, dataset))],
+        "differences": differences.differences(shown.comparison) if shown.comparison else [],
         "clean": [found for dataset in layout.datasets if (found := accuracies.clean(layout, dataset))],
         "tiers": [found for dataset in layout.datasets for found in accuracies.by_tier(layout, dataset)],
         "tier_words": {tier: words for tier, words in TIERS.items() if tier in set(layout.table["tier"])},

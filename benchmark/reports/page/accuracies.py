@@ -24,6 +24,9 @@ from benchmark.reports.page.widgets import (
     signed,
 )
 
+MOST_COLUMNS = 5
+"""Defenses that fit side by side; more of them stand one below the other."""
+
 
 def glance(layout: Layout, dataset: str) -> Table | None:
     """A row per defense, a column per tier: clean accuracy, and the worst case over the attacks of one bound."""
@@ -141,11 +144,14 @@ def by_tier(layout: Layout, dataset: str) -> list[Table]:
     parts: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for attack in sorted(settings, key=lambda attack: names.index(settings[attack])):
         has = {cell.task.group for cell in cells if layout.attack(cell) == attack}
-        parts.setdefault(tuple(tier for tier in tiers if tier in has), []).append(attack)
-    return [
-        (_tier_table if len(part) == 1 else _attack_table)(layout, dataset, part, attacks)
-        for part, attacks in parts.items()
-    ]
+        white = tuple(tier for tier in tiers if tier in has and tier != "black-box")
+        for part in filter(None, (white, ("black-box",) if "black-box" in has else ())):
+            parts.setdefault(part, []).append(attack)
+    if len(layout.defenses(dataset)) > MOST_COLUMNS:
+        return [_attack_table(layout, dataset, part, attacks) for part, attacks in parts.items()]
+    alone = {part[0]: attacks for part, attacks in parts.items() if len(part) == 1}
+    tables = [_attack_table(layout, dataset, part, attacks) for part, attacks in parts.items() if len(part) > 1]
+    return [*tables, *([_one_tier_table(layout, dataset, alone)] if alone else [])]
 
 
 def _attack_table(layout: Layout, dataset: str, tiers: tuple[str, ...], attacks: list[tuple[str, str]]) -> Table:
@@ -182,19 +188,26 @@ def _attack_table(layout: Layout, dataset: str, tiers: tuple[str, ...], attacks:
     return Table(caption, columns, rows, frozenset(breaks))
 
 
-def _tier_table(layout: Layout, dataset: str, tiers: tuple[str, ...], attacks: list[tuple[str, str]]) -> Table:
-    """Attacks of one tier alone: a row per attack, a column per defense."""
-    (tier,) = tiers
+def _one_tier_table(layout: Layout, dataset: str, attacks: dict[str, list[tuple[str, str]]]) -> Table:
+    """Attacks that ran in one tier: a row per attack, a column per defense, the tiers one below the other."""
     defenses = layout.defenses(dataset)
+    several = len(attacks) > 1
     columns = [Heading("attack", number=False, heads=True)]
+    columns += [Heading("tier", number=False)] if several else []
     columns += [Heading(naming.defense(defense)) for defense in defenses]
-    rows = []
-    for attack in attacks:
-        best = layout.best(dataset, attack, tier)
-        fields = [_measured(layout, layout.of(dataset, attack, tier, name), with_published=True) for name in defenses]
-        leads = [replace(field, bold=name == best) for name, field in zip(defenses, fields, strict=True)]
-        rows.append([attack_field(*attack), *leads])
-    return Table(f"{naming.dataset(dataset)}: accuracy in percent, {_tier_words(tier)}", columns, rows)
+    rows: list[list[Field]] = []
+    breaks = set()
+    for tier, those in attacks.items():
+        breaks.add(len(rows))
+        for attack in those:
+            best = layout.best(dataset, attack, tier)
+            found = [
+                _measured(layout, layout.of(dataset, attack, tier, name), with_published=True) for name in defenses
+            ]
+            leads = [replace(field, bold=name == best) for name, field in zip(defenses, found, strict=True)]
+            rows.append([attack_field(*attack), *([Field(tier)] if several else []), *leads])
+    words = "attacks of one tier" if several else _tier_words(next(iter(attacks)))
+    return Table(f"{naming.dataset(dataset)}: accuracy in percent, {words}", columns, rows, frozenset(breaks))
 
 
 def _tier_words(group: str) -> str:

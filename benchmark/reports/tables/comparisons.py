@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from benchmark.findings import naming
 from benchmark.findings.comparison import Comparison, clean_note
 from benchmark.reports import escaping
 from benchmark.reports.tables.markdown import line
@@ -40,7 +41,7 @@ def write_comparison(folder: Path, found: Comparison) -> None:
 
 
 def _lines(found: Comparison) -> list[str]:
-    title = f"{found.candidate} against {' and '.join(found.references)}"
+    title = f"{naming.inline(found.candidate)} against {naming.listed(map(naming.inline, found.references))}"
     lines = [f"# {escaping.markdown(title)}", ""]
     for sentence in found.sentences:
         lines += [escaping.markdown(sentence), ""]
@@ -49,11 +50,12 @@ def _lines(found: Comparison) -> list[str]:
     for reference in found.references:
         table, seeds = found.against(reference)
         if len(found.references) > 1:
-            lines += [f"## {escaping.markdown(f'{found.candidate} against {reference}')}", ""]
+            part = f"{naming.inline(found.candidate)} against {naming.inline(reference)}"
+            lines += [f"## {escaping.markdown(part)}", ""]
         if note := clean_note(table, seeds):
             lines += [escaping.markdown(note), ""]
-        for part in filter(len, (seeds, table)):
-            lines += [*_table(part, found.candidate, reference, found.rule is None), ""]
+        for rows in filter(len, (seeds, table)):
+            lines += [*_table(rows, found.candidate, reference, found.rule is None), ""]
         if found.rule is not None:
             lines += [*_decisions(found.decisions[found.decisions["against"] == reference], found.candidate), ""]
     return lines[:-1]
@@ -74,7 +76,14 @@ def _decisions(table: pd.DataFrame, candidate: str) -> list[str]:
 def _table(table: pd.DataFrame, candidate: str, reference: str, fixed_size: bool) -> list[str]:
     """The rows of one reference, of each seed or over seeds."""
     count = "seeds" if "seeds" in table else "seed"
-    heads = ["attack", "parameters", "tier", count, "images", *map(escaping.markdown, (candidate, reference))]
+    heads = [
+        "attack",
+        "parameters",
+        "tier",
+        count,
+        "images",
+        *map(escaping.markdown, map(naming.defense, (candidate, reference))),
+    ]
     heads += ["difference", "95 % interval" if fixed_size else "interval", "p", "p, Holm", "flags"]
     lines = [line(heads), line(["---"] * 3 + ["---:"] * 8 + ["---"])]
     for row in table.to_dict("records"):

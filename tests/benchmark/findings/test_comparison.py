@@ -68,6 +68,11 @@ def test_adversarial_training_differs_from_a_baseline_and_the_report_says_so_aga
         assert re.search(rf"- {label}: .*trained in .*[\d.]+ ms per image here", text)
     page = (here / "a" / "report.html").read_text(encoding="utf-8")
     assert output.splitlines()[0].replace("'", "&#39;") in page and "ahead of every other defense, each" not in page
+    differences = page[page.index('<h2 id="differences"') : page.index('<h2 id="tiers"')]
+    found = pd.read_csv(here / "a" / "comparison.csv")
+    for value in found.loc[found["attack"] != "none", "difference"]:
+        assert f"<b>{value:+.1f}</b>".replace("-", "−") in differences, "significant, so it is bold"
+    assert differences.count("<tr>") == 1 + 2 + 1, "a heading, two attacks, clean accuracy of the ensemble alone"
     for name in names:
         (here / "a" / name).unlink()
     assert run(["report", "a"]) == 0
