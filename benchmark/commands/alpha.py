@@ -12,7 +12,7 @@ def alpha(
     classes: Annotated[int, typer.Option(help="Number of classes, L.")],
     confidence: Annotated[float, typer.Option(help="Mean probability of the true class that you want.")],
 ) -> None:
-    """Print the alpha for which the optimal true-class probability equals the given confidence (Theorem 2)."""
+    """Print the alpha of a wanted confidence. Theorem 2 gives the optimal true-class probability for each alpha."""
     from defenses.theory import alpha_from_confidence
 
     typer.echo(f"{alpha_from_confidence(members, classes, confidence):.2f}")

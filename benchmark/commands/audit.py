@@ -46,7 +46,7 @@ def audit(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder.  [default: under results/audits]")] = None,
 ) -> None:
-    """Test a published accuracy: run the claimed attack, then stronger ones. Exit code 3 means refuted."""
+    """Test a published accuracy. Run the claimed attack, then stronger ones. Exit code 3 means refuted."""
     from benchmark import datasets
     from benchmark.claims.audit import Terms
     from benchmark.claims.audit import audit as audit_claim

@@ -38,63 +38,71 @@ def compare(
     dataset: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.datasets, help="A dataset, or your own; its preset is taken.  [default: digits]"
+            autocompletion=names.datasets,
+            help="Dataset name or your own data; it also selects the preset.  [default: digits]",
         ),
     ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
-            autocompletion=names.presets, help="Preset or TOML file whose attacks are run.  [default: by dataset]"
+            autocompletion=names.presets, help="Preset or TOML file with the attacks to run.  [default: by dataset]"
         ),
     ] = None,
     attack: Annotated[
-        Many, typer.Option(autocompletion=names.attacks, help="Only these attacks. May be repeated.")
+        Many, typer.Option(autocompletion=names.attacks, help="Run only this attack. May be repeated.")
     ] = None,
-    tier: Annotated[Many, typer.Option(autocompletion=names.tiers, help="Only this tier. May be repeated.")] = None,
-    samples: Annotated[str | None, typer.Option(metavar="N|all", help="First N test images, or all.")] = None,
-    network: Annotated[str, typer.Option(metavar="SPEC", help="Network instead of the preset's.")] = "",
-    members: Annotated[int | None, typer.Option(min=1, help="Networks in an ensemble instead of the preset's.")] = None,
+    tier: Annotated[Many, typer.Option(autocompletion=names.tiers, help="Run only this tier. May be repeated.")] = None,
+    samples: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Attack the first N test images, or all.")
+    ] = None,
+    network: Annotated[str, typer.Option(metavar="SPEC", help="Replace the preset's network.")] = "",
+    members: Annotated[int | None, typer.Option(min=1, help="Replace the preset's number of members.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
     seeds: Annotated[
-        str | None, typer.Option(metavar="0,1,2", help="Several seeds: a test over trainings as well.")
+        str | None, typer.Option(metavar="0,1,2", help="Run several seeds, and test over trainings too.")
     ] = None,
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="decided", help="Take batch after batch in a fixed random order; stop when every row is decided."
+            metavar="decided",
+            help="Attack batch by batch in a fixed random order, and stop each row once it is decided.",
         ),
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(help="With --until: probability of any wrong decision, at most.  [default: 0.05]"),
+        typer.Option(help="With --until: largest probability of any wrong decision.  [default: 0.05]"),
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option(help="With --until: points within which two defenses are equal.  [default: 2]"),
+        typer.Option(help="With --until: two defenses within this many points are equal.  [default: 2]"),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="2h", help="With --until: begin no new batch after this time of attacking.")
+        str | None, typer.Option(metavar="2h", help="With --until: start no new batch after this attack time.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images attacked at once; with --until, images between two looks.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of images in an attack batch. With --until, rows are tested after each batch."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps or xpu.")] = "auto",
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes on this machine.  [default: cores ÷ threads]")
+        int | None, typer.Option(metavar="N", help="Number of worker processes.  [default: cores ÷ threads]")
     ] = None,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Load models that can run code when loaded: TorchScript, torch.export.")
+        bool, typer.Option("--trust", help="Allow TorchScript and torch.export models, which can run code when loaded.")
     ] = False,
     accept_changed_defense: Annotated[
         bool,
         typer.Option(
-            "--accept-changed-defense", help="Take an ensemble that another version of the defense's file trained."
+            "--accept-changed-defense",
+            help="Use an ensemble that was trained with another version of the defense's file.",
         ),
     ] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder.  [default: under results/runs]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder.  [default: under results/runs]")] = None,
 ) -> None:
-    """Run what is missing of the defenses on the same images, and say what may be concluded."""
+    """Compare defenses on the same images. Train and run what is missing, then say what the numbers allow."""
     from dataclasses import replace
 
     from benchmark.commands.run import read_samples, read_seeds

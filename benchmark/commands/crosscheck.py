@@ -57,7 +57,7 @@ def crosscheck(
     threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder.  [default: results/runs/crosscheck]")] = None,
 ) -> None:
-    """Compare libraries: run the same attack in each library, and report the differences."""
+    """Run one attack in several libraries. Report the differences in accuracy, images and cost."""
     from benchmark.cells.store import Store
     from benchmark.datasets.lookup import find
     from benchmark.findings.crosscheck import crosscheck_table, summary

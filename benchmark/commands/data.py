@@ -9,7 +9,7 @@ import typer
 from benchmark.machine.terminal import visible
 from defenses.errors import BadInput, RunFailed
 
-app = typer.Typer(help="Download datasets, check them, and print their folders.", no_args_is_help=True)
+app = typer.Typer(help="Download, check and locate datasets.", no_args_is_help=True)
 
 Names = Annotated[
     list[str] | None,

@@ -24,20 +24,21 @@ def leaderboard(
         list[Path] | None,
         typer.Argument(
             metavar="[DIR|ENTRY.json]...",
-            help="Folders, searched for runs and audits, and entries from outside.  [default: results]",
+            help="Folders that contain runs and audits, or entry files from elsewhere.  [default: results]",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for leaderboard.html and leaderboard.csv.")] = Path(
         "results/leaderboard"
     ),
     model: Annotated[
-        list[str] | None, typer.Option(help="A model to check certificates with, where it is not found here.")
+        list[str] | None,
+        typer.Option(help="Model of a certificate, if the checkpoints here do not include it. May be repeated."),
     ] = None,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Load models that can run code when loaded: TorchScript, torch.export.")
+        bool, typer.Option("--trust", help="Allow TorchScript and torch.export models, which can run code when loaded.")
     ] = False,
 ) -> None:
-    """Put every defense that was measured on one page, ranked where a test supports it; no attack is run."""
+    """Rank all measured defenses on one page. A rank needs a significant test. No attack is run."""
     from benchmark.claims.proofs import Checker
     from benchmark.findings.board import boards_of
     from benchmark.reports.leaderboard import Leaderboard, write_leaderboard

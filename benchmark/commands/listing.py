@@ -34,7 +34,7 @@ def listing(
         typer.Option(help="With `list attacks`: every attack class of torchattacks, art or foolbox."),
     ] = None,
 ) -> None:
-    """List the available defenses, attacks, datasets, networks, presets and checkpoints."""
+    """List the names that commands accept. Kinds: defenses, attacks, datasets, networks, presets, checkpoints."""
     makers = (_defenses, _attacks, _datasets, _networks, _presets, _checkpoints)
     kinds: dict[str, Callable[[], list[Row]]] = dict(zip(names.KINDS, makers, strict=True))
     if not what and library is None:

@@ -20,7 +20,7 @@ def report(
         typer.Option(help="Show only this defense. May be repeated; the order sets the columns."),
     ] = None,
 ) -> None:
-    """Write the tables, the figures and report.html of a run again from its stored results. No model is loaded."""
+    """Write tables, figures and report.html again. They come from the stored results of a run; no model is loaded."""
     from benchmark.cells.store import Store
     from benchmark.reports import write_report
     from benchmark.reports.figures.drawing import check_kind

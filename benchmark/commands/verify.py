@@ -28,7 +28,7 @@ def verify(
         bool, typer.Option("--trust", help="Allow TorchScript and torch.export models, which can run code when loaded.")
     ] = False,
 ) -> None:
-    """Check every saved adversarial image: pixels in [0, 1], within the bound, misclassified by the same weights."""
+    """Check saved adversarial images. Each must lie in [0, 1] and in the bound, and the same weights misclassify it."""
     from benchmark.claims.certificate import is_certificate
 
     if what.is_dir():

@@ -49,6 +49,10 @@ class Clean(Task):
         return f"classifier={self.classifier}"
 
     @property
+    def title(self) -> str:
+        return f"clean accuracy of {'the ensemble' if self.member is None else f'member {self.member + 1}'}"
+
+    @property
     def extras(self) -> tuple[Any, ...]:
         return (self.classifier,)
 
