@@ -128,7 +128,7 @@ def compare(
     stopping = read_decided(until, alpha, margin, budget, len(numbers))
     own = dataset is not None and is_own(dataset)
     if dataset is not None and preset is not None and not own:
-        raise BadInput("say where to compare by --dataset or by --preset, one of them")
+        raise BadInput("give --dataset or --preset, not both")
     name = preset or find(dataset or "digits").preset
     if not name:
         known = [name for name in DATASETS.names() if getattr(DATASETS.get(name), "preset", "")]
