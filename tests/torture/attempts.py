@@ -89,7 +89,14 @@ def call(words: Sequence[str], folder: Path, seconds: float = 60) -> Answer:
         late.append(number)
         raise KeyboardInterrupt
 
+    def ignored(found: sys.UnraisableHookArgs) -> None:
+        if late and issubclass(found.exc_type, KeyboardInterrupt):  # Python drops it inside a finaliser: ask again
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+        else:
+            sys.__unraisablehook__(found)
+
     before = signal.signal(signal.SIGALRM, stop)
+    sys.unraisablehook = ignored
     here = Path.cwd()
     os.chdir(folder)
     with _captured() as (out, err):
@@ -101,6 +108,7 @@ def call(words: Sequence[str], folder: Path, seconds: float = 60) -> Answer:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+            sys.unraisablehook = sys.__unraisablehook__
             os.chdir(here)
     return Answer(code, _text(out), _text(err), escaped, bool(late))
 
