@@ -71,8 +71,8 @@ def evaluate(
         name: name of the model in the column ``defense``.
         records: a dictionary. The call adds one data frame of per-image records for each attack spec.
         acceleration: ``folded`` and ``compiled`` attack a faster copy of the ensemble, after checking that it
-            gives the same outputs. ``none`` attacks the ensemble itself. Only ensembles of this package's networks
-            have a faster copy. ``reduced`` is ``folded``, and tier ``strong`` begins with a short pass in bfloat16.
+            gives the same outputs and gradients. ``none`` attacks the ensemble itself. Models with batch norm have
+            a faster copy. ``reduced`` is ``folded``, and tier ``strong`` begins with a short pass in bfloat16.
         suite: suite of tier ``strong``: ``full``, or ``quick`` with fewer and shorter attacks (docs/attacks.md). A
             suite implies tier ``strong``, which uses only the bounds of ``attacks``, as in ``["pgd(eps=8/255)"]``.
         progress: True shows a progress bar, False shows none. By default a terminal shows one after two seconds.
@@ -92,32 +92,35 @@ def evaluate(
     images, labels = _check_images(images, labels, batch_size)
     target = find_device(str(device))
     results: list[tuple[Cell, pd.DataFrame | str]] = []
-    with _on_device(model, target), prepared(model):
+    with BatchBar(progress) as bar, _on_device(model, target), prepared(model):
+        bar.begin(f"{len(images)} clean images")
         images = images.to(target)
         classes = check_model(model, images[:batch_size], labels)
         tasks = _tasks(named, rules, suite or "full", _members(model), classes, acceleration == "reduced")
         clean = batch_outputs(model, images, batch_size)
+        first = clean[:batch_size].to(target)
         subject = Subject(
             ensemble=cast(Ensemble, model),
-            fast=accelerated(model, images[:batch_size], acceleration, warnings.warn),
+            fast=accelerated(model, images[:batch_size], acceleration, warnings.warn, first),
             images=images,
             labels=labels.numpy(),
             logits=clean[None],  # a model whose members, if it has any, no attack below asks for
             outputs=clean,
             surrogate=None,
             say=warnings.warn,
+            report=bar.report,
         )
         facts = EnsembleFacts(name, name, _members(model), type(model).__name__, "", "", _convergence(model))
         taken, conditions = TestImages("", "", len(labels)), Conditions(seed, batch_size, target.type)
         spans = [Span(start, min(start + batch_size, len(labels))) for start in range(0, len(labels), batch_size)]
-        with BatchBar(len(tasks) * len(spans), progress) as bar:
-            for task in tasks:
-                bar.begin(task.title)
-                found = _found(task, subject, spans, seed, bar)
-                bar.end()
-                if records is not None and not isinstance(found, str):
-                    records[task.attack.text if task.attack else task.attack_title] = found
-                results.append((Cell(facts, task, taken, conditions), found))
+        bar.expect(len(tasks) * len(spans))
+        for task in tasks:
+            bar.begin(task.title)
+            found = _found(task, subject, spans, seed, bar)
+            bar.end()
+            if records is not None and not isinstance(found, str):
+                records[task.attack.text if task.attack else task.attack_title] = found
+            results.append((Cell(facts, task, taken, conditions), found))
     diagnosis = diagnose([(cell, found) for cell, found in results if not isinstance(found, str)])
     rows = [
         unfinished(cell, found) if isinstance(found, str) else summarise(cell, found, diagnosis)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -13,6 +14,8 @@ from defenses.members.combination import USUAL, Combination
 from defenses.members.ensemble import Ensemble
 
 Output = Literal["log-probabilities", "probabilities"]
+REPORT = 1.0
+"""Seconds between two reports of an attack."""
 
 
 class AttackedModel(nn.Module):
@@ -29,6 +32,7 @@ class AttackedModel(nn.Module):
         output: Output = "log-probabilities",
         draws: Sequence[object] | None = None,
         clean: Tensor | None = None,
+        report: Callable[[AttackedModel], None] = lambda attacked: None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -37,6 +41,10 @@ class AttackedModel(nn.Module):
         """Something that is the image's own, for every image of the batch: seeds what `uniform` draws for it."""
         self.forwards = 0
         self.backwards = 0
+        self.classes = 0
+        """Of the model; known after the first pass."""
+        self.report, self.reported = report, time.monotonic()
+        """Called about every second while the attack runs, and when that was last."""
         self.dead_gradient: Tensor | None = None
         """Rows whose gradient was zero or not finite the first time the attack asked for one."""
         self.clean = clean
@@ -88,12 +96,16 @@ class AttackedModel(nn.Module):
             # a part of the batch may be any part of it: the benefit of the doubt goes to the attack
             whole = images.shape == self.clean.shape
             self.left |= (images.detach() != self.clean).flatten(1).any(1) if whole else True
+        if time.monotonic() - self.reported > REPORT:
+            self.report(self)
+            self.reported = time.monotonic()
         images = images.clone()  # a model may write into what it is given
         if images.requires_grad:
             images.register_hook(self._see_gradient)  # an attack may reuse one tensor: hook each pass, not the tensor
         return images if self.clean is None else images.to(self.clean.dtype)  # numpy makes float64 of it
 
     def _see_output(self, output: Tensor) -> None:
+        self.classes = output.shape[-1]
         if self.undefined is not None:
             rows = output.detach().isnan().any(-1).view(-1, output.shape[-2]).any(0)
             self.undefined |= rows if len(rows) == len(self.undefined) else rows.any()

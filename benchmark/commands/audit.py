@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchmark.machine.terminal import visible
+from benchmark.machine.waiting import load_torch
 from defenses.errors import BadInput
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def audit(
     out: Annotated[Path | None, typer.Option(help="Output folder.  [default: under results/audits]")] = None,
 ) -> None:
     """Test a published accuracy. Run the claimed attack, then stronger ones. Exit code 3 means refuted."""
+    load_torch()
     from benchmark import datasets
     from benchmark.claims.audit import Terms
     from benchmark.claims.audit import audit as audit_claim

@@ -11,6 +11,7 @@ import typer
 
 from benchmark.commands import names
 from benchmark.machine.terminal import visible
+from benchmark.machine.waiting import load_torch
 from defenses.errors import BadInput
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Output folder.  [default: under results/runs]")] = None,
 ) -> None:
     """Compare defenses on the same images. Train and run what is missing, then say what the numbers allow."""
+    load_torch()
     from dataclasses import replace
 
     from benchmark.commands.run import read_samples, read_seeds

@@ -11,6 +11,7 @@ import typer
 
 from benchmark.commands import names
 from benchmark.machine.terminal import visible
+from benchmark.machine.waiting import load_torch
 from defenses.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def crosscheck(
     out: Annotated[Path | None, typer.Option(help="Output folder.  [default: results/runs/crosscheck]")] = None,
 ) -> None:
     """Run one attack in several libraries. Report the differences in accuracy, images and cost."""
+    load_torch()
     from benchmark.cells.store import Store
     from benchmark.datasets.lookup import find
     from benchmark.findings.crosscheck import crosscheck_table, summary

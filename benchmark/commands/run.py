@@ -12,6 +12,7 @@ import typer
 from benchmark.commands import names
 from benchmark.commands.report import FIGURES
 from benchmark.machine.terminal import visible
+from benchmark.machine.waiting import load_torch
 from defenses.errors import BadInput
 
 Many = list[str] | None
@@ -120,6 +121,7 @@ def run(
     ] = False,
 ) -> None:
     """Run a preset. Run the same command again to resume; run it with other options to add results."""
+    load_torch()
     from dataclasses import replace
 
     from benchmark.commands.stopping import IN_RANDOM_ORDER, read_narrow

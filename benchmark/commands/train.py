@@ -9,6 +9,7 @@ import typer
 
 from benchmark.commands import names
 from benchmark.machine.terminal import visible
+from benchmark.machine.waiting import load_torch
 
 
 def train(
@@ -83,6 +84,7 @@ def train(
     ] = None,
 ) -> None:
     """Train an ensemble with a defense. Run the same command again to resume."""
+    load_torch()
     from benchmark.commands.run import read_seeds
     from benchmark.ensembles.ensemble_request import EnsembleRequest
     from benchmark.ensembles.folders import CHANGED, ENSEMBLES, locate

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from benchmark.machine.terminal import visible
+from benchmark.machine.waiting import load_torch
 from defenses.errors import BadInput, NotVerified
 
 
@@ -31,6 +32,7 @@ def verify(
     """Check saved adversarial images. Each must lie in [0, 1] and in the bound, and the same weights misclassify it."""
     from benchmark.claims.certificate import is_certificate
 
+    load_torch()
     if what.is_dir():
         _verify_run(what, model or [], dataset, trust)
     elif is_certificate(what):

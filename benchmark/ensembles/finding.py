@@ -19,6 +19,7 @@ from benchmark.harness.prepared import prepared
 from benchmark.harness.soundness import check_outside
 from benchmark.machine.clock import clock
 from benchmark.machine.terminal import visible
+from benchmark.machine.waiting import saying
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import (
     EXAMPLE_RESNET18,
@@ -154,8 +155,9 @@ def find_or_train(request: EnsembleRequest, device: str, say: Callable[[str], No
 
 def announce(request: EnsembleRequest, device: str, say: Callable[[str], None]) -> None:
     """Say that an ensemble is not trained yet, and how long the training will take."""
-    seconds = training_seconds(request, device)
     label = parse_defense(request.defense).label + (f", seed {request.seed}," if request.seed else "")
+    with saying(f"measuring how long training {label} takes", say):
+        seconds = training_seconds(request, device)
     what = f"training {request.members} × {request.network or request.about.network} on {request.about.name}"
     say(f"{label} is not trained yet: {what}, about {clock(seconds)}")
     if not any(folder.is_dir() for folder in references()):

@@ -73,7 +73,8 @@ class BlackBox(Task):
         if self.named.attack.wants_target:
             given = wrong_labels(labels, subject.classes, span.first, seed)
             target = {"target": given}
-        crafted = craft(subject.surrogate, self.named, subject.images[span.rows], given, span.first, seed)
+        images = subject.images[span.rows]
+        crafted = craft(subject.surrogate, self.named, images, given, span.first, seed, report=subject.report)
         predicted = predict(subject.ensemble, crafted.images, span.size)
         values: dict[str, Any] = {
             "label": labels,

@@ -98,7 +98,8 @@ class Detection(Task):
         logits = subject.logits[:, span.rows]
         found: dict[str, Any] = {"batch_size": span.size}
         if self.named:
-            crafted = craft(subject.fast, self.named, subject.images[span.rows], labels, span.first, seed)
+            images = subject.images[span.rows]
+            crafted = craft(subject.fast, self.named, images, labels, span.first, seed, report=subject.report)
             found = {**crafted.found, **crafted.costs(span.size)}
             with torch.no_grad():
                 logits = subject.ensemble.member_logits(crafted.images).cpu()

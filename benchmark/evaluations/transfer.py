@@ -82,7 +82,8 @@ class Transfer(Task):
         targets = wrong_labels(labels, subject.classes, span.first, seed)
         given = targets if self.targeted else labels
         images = subject.images[span.rows]
-        crafted = craft(subject.member(self.source), self.named, images, given, span.first, seed)
+        source = subject.member(self.source)
+        crafted = craft(source, self.named, images, given, span.first, seed, report=subject.report)
         with torch.no_grad():
             logits = subject.ensemble.member_logits(crafted.images).cpu()
         ensemble = predicted(subject.ensemble.combination.combine(logits))

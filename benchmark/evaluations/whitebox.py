@@ -98,7 +98,7 @@ class WhiteBox(Task):
             given = (targets if targets is not None else known if predicted_label else labels)[rows]
             output = attack.paper_output if paper else "log-probabilities"
             images = subject.images[span.rows][rows]
-            crafted = craft(subject.fast, self.named, images, given, span.first, seed, output, rows)
+            crafted = craft(subject.fast, self.named, images, given, span.first, seed, output, rows, subject.report)
             before = subject.outputs[span.rows][rows]
             prediction[rows], judged = judge(subject.ensemble, before, crafted.images, given, attack.wants_target)
             for name, seen in (crafted.found | judged).items():

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -44,40 +47,50 @@ def check_mode(mode: str) -> str:
 
 
 def accelerated(
-    model: nn.Module, probe: Tensor, mode: str = "folded", say: Callable[[str], None] = lambda words: None
+    model: nn.Module,
+    probe: Tensor,
+    mode: str = "folded",
+    say: Callable[[str], None] = lambda words: None,
+    wanted: Tensor | None = None,
 ) -> nn.Module:
-    """A fast copy of an ensemble; anything else, or a copy that differs, is not replaced.
+    """A fast copy of a model with batch norm; a copy that differs is not used.
 
     Attacks run on the copy. What they find is judged by the original. ``say`` is told of a copy that is not used.
-    Members of our own networks are folded by their layers, others by the graph that ``torch.fx`` traces.
+    Our own networks are folded by their layers, others by the graph that ``torch.fx`` traces. ``wanted`` is the
+    model's own output for the images of ``probe``, where it is known already.
     """
-    if mode == "none" or not isinstance(model, Ensemble) or not all(map(_foldable, model.members)):
+    members = _members(model)
+    own_members = not isinstance(model, Ensemble) and callable(getattr(model, "member_logits", None))
+    if mode == "none" or own_members or not all(map(_foldable, members)):
         return model
+    difference = ""
     try:
-        fast = _folded(model)
+        if wanted is None:
+            with torch.no_grad():
+                wanted = model(probe.clone())
+        signs = _signs(model, probe[:PROBED], wanted[:PROBED].argmax(-1))
+        ours = all(isinstance(member, ResidualNetwork) for member in members)
+        for channels_last in (True,) if ours else (True, False):  # a network of unknown make may not bear it
+            fast = _copy(model, channels_last)
+            difference = _difference(fast, probe, wanted, signs)
+            if not difference:
+                return _compiled(fast, probe, wanted, signs, say) if mode == "compiled" else fast
     except Exception as error:  # whatever copying or tracing somebody's code may raise
-        words = f"{type(error).__name__}: {first_line(error):.100}"
-        say(f"no fast copy can be made ({words}); the ensemble itself is attacked, which takes longer")
-        return model
-    if mode == "compiled":
-        compiled = copy.deepcopy(fast)
-        for member in compiled.members:
-            assert isinstance(member, nn.Module)
-            member.compile(dynamic=True)  # survivors become fewer: one program for every batch size
-        try:
-            difference = _difference(model, compiled, probe)
-        except Exception as error:  # whatever a compiler may raise
-            difference = f"cannot be compiled ({type(error).__name__}: {str(error).strip().splitlines()[0]:.100})"
-        if not difference:
-            return compiled
-        say(f"the compiled copy {difference}; going on with the folded one")
-    try:
-        difference = _difference(model, fast, probe)
-    except Exception as error:  # a traced graph may have lost what the code decides while it runs
-        difference = f"fails ({type(error).__name__}: {first_line(error):.100})"
+        difference = f"cannot be made ({type(error).__name__}: {first_line(error):.100})"
+    kind = "ensemble" if isinstance(model, Ensemble) else "model"
+    say(f"the fast copy {difference}; the {kind} itself is attacked, which takes longer")
+    return model
+
+
+def _compiled(fast: nn.Module, probe: Tensor, wanted: Tensor, signs: Tensor, say: Callable[[str], None]) -> nn.Module:
+    """The fast copy compiled, unless that fails or changes it."""
+    compiled = copy.deepcopy(fast)
+    for member in _members(compiled):
+        member.compile(dynamic=True)  # survivors become fewer: one program for every batch size
+    difference = _difference(compiled, probe, wanted, signs)
     if difference:
-        say(f"the fast copy {difference}; the ensemble itself is attacked, which takes longer")
-    return model if difference else fast
+        say(f"the compiled copy {difference}; going on with the folded one")
+    return fast if difference else compiled
 
 
 class InBfloat16(nn.Module):
@@ -122,24 +135,61 @@ def _speed(short: nn.Module, model: nn.Module, images: Tensor) -> float:
     return best[model] / best[short]
 
 
-@torch.no_grad()
-def _folded(model: nn.Module) -> Ensemble:
-    fast = copy.deepcopy(model).eval()
-    assert isinstance(fast, Ensemble)
-    for number, member in enumerate(fast.members):
-        if isinstance(member, ResidualNetwork):
-            _fold(member)
-            member.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        else:  # in the memory layout it has: it may ask for a view of all pixels
-            fast.members[number] = fuse(member)
-        for weight in fast.members[number].parameters():
-            weight[weight.abs() < DEAD] = 0
-    return fast.requires_grad_(False)
+def _members(model: nn.Module) -> list[nn.Module]:
+    """The members of an ensemble; any other model is one."""
+    return list(model.members) if isinstance(model, Ensemble) else [model]
 
 
 def _foldable(member: nn.Module) -> bool:
     """Our own networks, and others with batch norm to fold."""
     return isinstance(member, ResidualNetwork) or any(isinstance(part, nn.BatchNorm2d) for part in member.modules())
+
+
+@torch.no_grad()
+def _copy(model: nn.Module, channels_last: bool) -> nn.Module:
+    """A copy with batch norm folded; our own networks are always channels-last."""
+    fast = copy.deepcopy(model).eval()
+    folded = [_folded(member, channels_last) for member in _members(fast)]
+    if isinstance(fast, Ensemble):
+        fast.members = nn.ModuleList(folded)
+    else:
+        (fast,) = folded
+    for weight in fast.parameters():
+        weight[weight.abs() < DEAD] = 0
+    return fast.requires_grad_(False)
+
+
+def _folded(member: nn.Module, channels_last: bool) -> nn.Module:
+    if isinstance(member, ResidualNetwork):
+        _fold(member)
+        return member.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fused = _fused(member)
+    return _ChannelsLast(fused) if channels_last else fused
+
+
+def _fused(module: nn.Module) -> nn.Module:
+    """Fold by the graph of the whole module; where it cannot be traced, by the graphs of its parts."""
+    try:
+        return fuse(module)
+    except Exception:  # whatever tracing somebody's code may raise
+        for name, part in module.named_children():
+            if _foldable(part):
+                setattr(module, name, _fused(part))
+        return module
+
+
+class _ChannelsLast(nn.Module):
+    """A network in the memory layout of fast convolutions; the gradient keeps the usual one, which attacks view."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, images: Tensor) -> Tensor:
+        seen = images.contiguous(memory_format=torch.channels_last)
+        if seen.requires_grad:
+            seen.register_hook(torch.Tensor.contiguous)
+        return cast(Tensor, self.network(seen))
 
 
 def _fold(network: nn.Module) -> None:
@@ -154,22 +204,25 @@ def _fold(network: nn.Module) -> None:
             module.shortcut = fuse_conv_bn_eval(projection, norm_after)  # type: ignore[type-var, arg-type]
 
 
-def _difference(model: nn.Module, fast: nn.Module, probe: Tensor) -> str:
+def _difference(fast: nn.Module, probe: Tensor, wanted: Tensor, signs: Tensor) -> str:
     """How a copy differs from the model on a few images, in words; empty where it does not."""
-    with torch.no_grad():
-        wanted, found = model(probe), fast(probe)
-    largest = (wanted - found).abs().max()
-    if not largest <= TOLERANCE:  # also when it is not a number
-        return f"gives log-probabilities that differ by {largest:.1g}"
-    if not torch.equal(wanted.argmax(-1), found.argmax(-1)):
-        return "predicts other classes"
-    few, labels = probe[:PROBED], wanted[:PROBED].argmax(-1)
-    same = (_signs(model, few, labels) == _signs(fast, few, labels)).float().mean()
+    try:
+        with torch.no_grad(), redirect_stderr(StringIO()):  # a graph that fails would print its code
+            found = fast(probe.clone())
+        largest = (wanted.log_softmax(-1) - found.log_softmax(-1)).abs().max()
+        if not largest <= TOLERANCE:  # also when it is not a number
+            return f"gives log-probabilities that differ by {largest:.1g}"
+        labels = wanted.argmax(-1)
+        if not torch.equal(labels, found.argmax(-1)):
+            return "predicts other classes"
+        same = (signs == _signs(fast, probe[:PROBED], labels[:PROBED])).float().mean()
+    except Exception as error:  # whatever a compiler may raise, or a graph that lost what code decides while it runs
+        return f"fails ({type(error).__name__}: {first_line(error):.100})"
     return "" if same >= SIGNS else f"has gradients of another sign on {1 - same:.1%} of the scalars"
 
 
 @torch.enable_grad()
 def _signs(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     point = images.detach().clone().requires_grad_()
-    loss = nn.functional.nll_loss(model(point), labels, reduction="sum")
+    loss = nn.functional.cross_entropy(model(point.clone()), labels, reduction="sum")
     return torch.autograd.grad(loss, point)[0].sign()

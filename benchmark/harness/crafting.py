@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from benchmark.attacks import NamedAttack
 from benchmark.attacks.attacked import AttackedModel, Output, number_from
+from benchmark.attacks.definitions import FORWARD
 from benchmark.attacks.native.losses import margin
 from benchmark.harness.integrity import unchanged
 from benchmark.harness.prepared import outputs, predicted
@@ -56,13 +58,16 @@ def craft(
     seed: int,
     output: Output = "log-probabilities",
     rows: NDArray[np.int64] | None = None,
+    report: Callable[[str], None] = lambda words: None,
 ) -> Crafted:
     """Run an attack on a batch and verify what it returns; ``given`` are labels, or targets of a targeted attack.
 
     ``rows`` are the places of these images in the batch that begins at ``first``, where they are not all of it.
+    ``report`` is told how far the attack has come, about every second.
     """
     places = range(len(images)) if rows is None else rows.tolist()
-    attacked = AttackedModel(model, output, [(seed, named.text, first + place) for place in places], images)
+    draws = [(seed, named.text, first + place) for place in places]
+    attacked = AttackedModel(model, output, draws, images, lambda seen: report(_so_far(named, seen, images)))
     backend = named.backend()  # the clock starts when the library is imported
     began = time.perf_counter()
     with unchanged(model, named.text), seeded(seed, named.text, first), torch.cuda.device_of(images):
@@ -88,6 +93,15 @@ def craft(
     }
     on_cpu = {name: values.cpu().numpy() for name, values in found.items()}
     return Crafted(checked.images, on_cpu, attacked.forwards, attacked.backwards, seconds)
+
+
+def _so_far(named: NamedAttack, seen: AttackedModel, images: Tensor) -> str:
+    """How much of its work an attack has done, in words."""
+    done = (seen.backwards + FORWARD * (seen.forwards - seen.backwards)) / len(images)
+    whole = named.attack.gradients(math.prod(images.shape[1:]), seen.classes)
+    if not (named.attack.cost_known and 0 < done < whole):
+        return f"{named.label}: {done:,.0f} gradients for each of {len(images)} images"
+    return f"{named.label}: {done / whole:.0%} of a batch of {len(images)} images"
 
 
 def judge(

@@ -95,11 +95,13 @@ def subject_of(
     with prepared(ensemble), prepared(other or ensemble):
         images = material.test.images().to(device)
         probe = images[: material.batch_size]
+        wanted = None
         if logits is None:
             logits = predict_logits(ensemble, material.test, material.batch_size)
+            wanted = ensemble.combination.combine(logits[:, : material.batch_size]).to(device)
         yield Subject(
             ensemble=ensemble,
-            fast=accelerated(ensemble, probe, material.acceleration, say),
+            fast=accelerated(ensemble, probe, material.acceleration, say, wanted),
             images=images,
             surrogate=accelerated(other, probe, material.acceleration, say) if other else None,
             labels=material.test.labels.numpy(),

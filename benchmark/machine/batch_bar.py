@@ -13,6 +13,8 @@ from benchmark.machine.terminal import visible
 
 PATIENCE = 2.0
 """Seconds before a bar that was not asked for appears."""
+QUIET = 30.0
+"""Seconds between two lines about one part."""
 
 
 class BatchBar:
@@ -21,15 +23,16 @@ class BatchBar:
     ``wanted`` is True for a bar from the start, False for none, None for one on a terminal after two seconds.
     """
 
-    def __init__(self, batches: int, wanted: bool | None) -> None:
+    def __init__(self, wanted: bool | None) -> None:
         console = Console(stderr=True, highlight=False, emoji=False)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
         self.bars = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-        self.task = self.bars.add_task("", total=batches)
+        self.task = self.bars.add_task("", total=None)
         live = console.is_terminal or (console.is_jupyter and wanted is True)
         self.timer = Timer(0 if wanted else PATIENCE, self.bars.start) if live and wanted is not False else None
         self.lines = wanted is True and not live
-        self.title, self.began = "", 0.0
+        self.title, self.began, self.begun = "", 0.0, False
+        self.last_line = time.monotonic() - QUIET + PATIENCE
 
     def __enter__(self) -> BatchBar:
         if self.timer:
@@ -47,6 +50,20 @@ class BatchBar:
         """Name the part that comes now."""
         self.title, self.began = visible(title), time.monotonic()
         self.bars.update(self.task, description=self.title)
+        if self.lines and not self.begun:
+            self.begun = True
+            self.bars.console.print(self.title, soft_wrap=True, markup=False)
+
+    def expect(self, batches: int) -> None:
+        """So many batches are to come."""
+        self.bars.update(self.task, total=batches)
+
+    def report(self, words: str) -> None:
+        """How far the part has come: on the bar, elsewhere a line after two seconds and then every 30."""
+        self.bars.update(self.task, description=visible(words))
+        if self.lines and time.monotonic() - self.last_line > QUIET:
+            self.last_line = time.monotonic()
+            self.bars.console.print(visible(words), soft_wrap=True, markup=False)
 
     def step(self) -> None:
         """A batch is done."""

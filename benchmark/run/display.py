@@ -17,6 +17,9 @@ from benchmark.machine.clock import clock
 from benchmark.machine.terminal import visible
 from benchmark.plan.costs import work
 
+QUIET = 30
+"""Seconds without a line, where there is no terminal, before a cell under way gets one."""
+
 
 @dataclass
 class _Open:
@@ -43,7 +46,6 @@ class RunDisplay:
         self.costs: dict[Cell, float] = {}
         """Of the cells that `start` was told of."""
         self.cost_left = self.cost_done = 0.0
-        self.place = ""
         self.began = self.last_line = time.monotonic()
 
     def say(self, line: str, style: str | None = None) -> None:
@@ -60,27 +62,34 @@ class RunDisplay:
             self.say(f"{self.number} of {total} cells are done already")
         if self.console.is_terminal:
             self.bars.start()
+        elif open_cells:
+            self.say(f"running {len(open_cells)} cell{'s' * (len(open_cells) != 1)}")
 
     def begin(self, cell: Cell) -> None:
         self.number += 1
         self.last_line = time.monotonic()
         bar = self.bars.add_task("", total=cell.images.samples, left="")
         self.open[cell] = _Open(self.number, time.monotonic(), bar)
-        self.place = self._place(cell)
-        self.bars.update(bar, description=visible(self.place))
+        self.bars.update(bar, description=visible(self._place(cell)))
 
     def advance(self, cell: Cell, rows: int) -> None:
         under_way = self.open[cell]
         under_way.share = self.costs.get(cell, 0.0) * rows / cell.images.samples
         self.bars.update(under_way.bar, completed=rows, left=self.time_left())
-        if not self.console.is_terminal and time.monotonic() - self.last_line > 30:
+        if not self.console.is_terminal and time.monotonic() - self.last_line > QUIET:
             self.last_line = time.monotonic()
             self.say(f"{self._place(cell)}: {rows} of {cell.images.samples} images, {self.time_left()}")
 
-    def report(self, words: str) -> None:
-        """What is being done inside the cell that was begun last."""
-        for under_way in list(self.open.values())[-1:]:
-            self.bars.update(under_way.bar, description=visible(f"{self.place} · {words}"))
+    def report(self, words: str, cell: Cell | None = None) -> None:
+        """What is being done inside a cell, or inside the one that was begun last."""
+        cell = cell or next(reversed(self.open), None)
+        if cell not in self.open:
+            return
+        line = f"{self._place(cell)} · {words}"
+        self.bars.update(self.open[cell].bar, description=visible(line))
+        if not self.console.is_terminal and time.monotonic() - self.last_line > QUIET:
+            self.last_line = time.monotonic()
+            self.say(line)
 
     def time_left(self) -> str:
         under_way = sum(cell.share for cell in self.open.values())

@@ -83,7 +83,8 @@ def test_progress_is_a_line_per_attack_where_there_is_no_terminal_and_silence_un
     assert capsys.readouterr().err == ""
     evaluate(ensemble, images, labels, attacks, batch_size=5, progress=True)
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition("(")[0] for line in lines] == ["fgsm", "pgd"]
+    assert [line.partition("(")[0] for line in lines[1:]] == ["fgsm", "pgd"]
+    assert "clean images" in lines[0], "said before the first pass"
 
 
 @pytest.mark.parametrize(("wanted", "patience", "shown"), [(True, 60.0, True), (None, 0.0, True), (None, 60.0, False)])
@@ -96,7 +97,7 @@ def test_a_bar_appears_on_a_terminal_at_once_if_asked_and_otherwise_after_a_whil
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, for rich
     monkeypatch.setattr(batch_bar, "PATIENCE", patience)
-    with batch_bar.BatchBar(2, wanted) as bar:
+    with batch_bar.BatchBar(wanted) as bar:
         bar.begin("an attack")
         time.sleep(0.3)
         bar.step()

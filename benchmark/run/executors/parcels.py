@@ -91,10 +91,15 @@ def unpack(parcel: Parcel) -> Material:
 
 
 def records(
-    parcel: Parcel, logits: Tensor | None, cell: Cell, spans: list[Span], say: Callable[[str], None]
+    parcel: Parcel,
+    logits: Tensor | None,
+    cell: Cell,
+    spans: list[Span],
+    say: Callable[[str], None],
+    report: Callable[[str], None] = lambda words: None,
 ) -> list[pd.DataFrame | Failure]:
     """Records of batches of a cell, up to the first that fails."""
-    subject = _subject(parcel, logits, say)
+    subject = _subject(parcel, logits, say, report)
     results: list[pd.DataFrame | Failure] = []
     for span in spans:
         results.append(evaluate(subject, cell, span, say))
@@ -107,9 +112,11 @@ _kept: dict[str, tuple[AbstractContextManager[Subject], Subject]] = {}
 """The subject of the last batches of this process, by the key of its parcel: most need the same again."""
 
 
-def _subject(parcel: Parcel, logits: Tensor | None, say: Callable[[str], None]) -> Subject:
+def _subject(
+    parcel: Parcel, logits: Tensor | None, say: Callable[[str], None], report: Callable[[str], None]
+) -> Subject:
     if parcel.key not in _kept:
         _kept.clear()
-        context = subject_of(unpack(parcel), logits, say)
+        context = subject_of(unpack(parcel), logits, say, report)
         _kept[parcel.key] = context, context.__enter__()  # never left: this process does nothing else
     return _kept[parcel.key][1]

@@ -204,7 +204,13 @@ class _Worker:
 
     def say_what_it_says(self, display: RunDisplay) -> None:
         while self.line.poll():
-            display.say(self.line.recv())
+            words, inside_a_batch = self.line.recv()
+            if not inside_a_batch:
+                display.say(words)
+                continue
+            for job in list(self.jobs.values())[:1]:
+                if isinstance(job.work, _Evaluation):
+                    display.report(words, job.work.bundle[0].cell)
 
     def stop(self) -> None:
         """End the process at once, whatever it is doing, and wait until it is gone."""
@@ -305,7 +311,12 @@ def _end_with(line: Connection) -> None:
 
 def _say(words: str) -> None:
     assert _line is not None
-    _line.send(words)
+    _line.send((words, False))
+
+
+def _report(words: str) -> None:
+    assert _line is not None
+    _line.send((words, True))
 
 
 class _Lines:
@@ -337,4 +348,4 @@ def _evaluate(parcel: bytes | None, task: bytes) -> list[pd.DataFrame | Failure]
         cell, spans = pickle.loads(task)
     except (AttributeError, ImportError) as error:
         raise CannotTravel(str(error)) from None
-    return records(_parcels[0], None, cell, spans, _say)
+    return records(_parcels[0], None, cell, spans, _say, _report)

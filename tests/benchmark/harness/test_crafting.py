@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import re
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmark.harness.crafting import judge, seeded, wrong_labels
+from benchmark.attacks import parse_attack
+from benchmark.harness.crafting import craft, judge, seeded, wrong_labels
+from benchmark.harness.prepared import prepared
+from defenses.members.ensemble import Ensemble
 
 
 def test_seeding_gives_every_generator_back_even_after_an_error() -> None:
@@ -94,3 +98,20 @@ def test_a_margin_that_moved_against_the_goal_is_told(targeted: bool) -> None:
     predicted, found = judge(Fixed(), clean, torch.zeros(3, 1, 2, 2), np.zeros(3, dtype=np.int64), targeted)
     assert predicted.tolist() == [0, 0, 0] and not found["unstable"].any()
     assert found["wrong_way"].tolist() == ([True, False, False] if targeted else [False, True, False])
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [("pgd(eps=0.1,steps=20)", r"\d+% of a batch of 6"), ("foolbox:L2PGD(eps=1,steps=9)", "for each of 6")],
+)
+def test_a_long_attack_says_how_far_it_has_come(
+    spec: str, words: str, ensemble: Ensemble, digits: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmark.attacks.attacked.REPORT", 0.0)
+    named, images, labels = parse_attack(spec), digits[0][:6], digits[1][:6].numpy()
+    said: list[str] = []
+    with prepared(ensemble):
+        told = craft(ensemble, named, images, labels, 0, 0, report=said.append)
+        untold = craft(ensemble, named, images, labels, 0, 0)
+    assert len(said) >= 9 and all(re.search(words, line) and named.label in line for line in said[1:])
+    assert torch.equal(told.images, untold.images)

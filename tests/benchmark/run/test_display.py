@@ -110,3 +110,22 @@ def test_a_download_shows_hostile_names_as_text(terminal: bool) -> None:
         display._progress.refresh()
     output = display._console.file.getvalue()
     assert _steers(output) == [] and SHOWN in output
+
+
+def test_a_long_batch_gets_a_line_where_there_is_no_terminal(
+    make_cell: MakeCell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (make_cell(WhiteBox(parse_attack(f"pgd(eps={eps})"), "strict"), "mine") for eps in (0.1, 0.2))
+    display = RunDisplay()
+    display.console.file = io.StringIO()
+    display.start([one, two], [one, two])
+    for cell in (one, two):
+        display.begin(cell)
+    display.report("early")
+    display.last_line -= 100
+    display.report("half of it", one)
+    display.report("at once")
+    output = display.console.file.getvalue().splitlines()
+    assert output[0] == "running 2 cells", "a first line before the first cell is done"
+    assert [line for line in output if "half of it" in line] == [f"[1/2] {one.title} · half of it"]
+    assert "early" not in "".join(output) and "at once" not in "".join(output)
