@@ -144,7 +144,9 @@ def find_or_train(request: EnsembleRequest, device: str, say: Callable[[str], No
     """Load the ensemble of a request; where there is none yet, say how long training takes, and train it."""
     trained = find(request)
     if trained is None:
-        announce(request, device, say)
+        with saying(f"measuring how long training {own_label(request.defense)} takes", say):
+            seconds = training_seconds(request, device)
+        announce(request, seconds, say)
         train_ensemble(request, device=device)
         trained = find(request)
         assert trained is not None
@@ -153,11 +155,9 @@ def find_or_train(request: EnsembleRequest, device: str, say: Callable[[str], No
     return trained
 
 
-def announce(request: EnsembleRequest, device: str, say: Callable[[str], None]) -> None:
+def announce(request: EnsembleRequest, seconds: float, say: Callable[[str], None]) -> None:
     """Say that an ensemble is not trained yet, and how long the training will take."""
     label = parse_defense(request.defense).label + (f", seed {request.seed}," if request.seed else "")
-    with saying(f"measuring how long training {label} takes", say):
-        seconds = training_seconds(request, device)
     what = f"training {request.members} × {request.network or request.about.network} on {request.about.name}"
     say(f"{label} is not trained yet: {what}, about {clock(seconds)}")
     if not any(folder.is_dir() for folder in references()):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -132,7 +132,8 @@ def open_executor(name: str, address: str | None = None, workers: int | None = N
         return
     from benchmark.run.executors.workers import Workers
 
-    yield Workers(workers)
+    with closing(Workers(workers)) as executor:
+        yield executor
 
 
 def evaluate(subject: Subject, cell: Cell, span: Span, say: Callable[[str], None]) -> pd.DataFrame | Failure:

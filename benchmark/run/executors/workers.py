@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,6 +30,7 @@ from benchmark.ensembles.training import train_ensemble
 from benchmark.harness.subject import Material
 from benchmark.machine import devices
 from benchmark.machine.hardware import room_for_workers
+from benchmark.machine.waiting import saying
 from benchmark.run.display import RunDisplay
 from benchmark.run.executors import Batch, Failure, Outcome, bundles
 from benchmark.run.executors.local import Local
@@ -45,11 +45,19 @@ RETRIES = 3
 """How often a job is begun again when its worker is lost."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Workers:
     """Several processes; ``count`` is None where the user did not say how many."""
 
     count: int | None = None
+    crew: _Crew | None = None
+    """Workers that have trained and are kept for the batches: starting one takes seconds."""
+
+    def close(self) -> None:
+        """End the workers that are left."""
+        if self.crew:
+            self.crew.stop()
+        self.crew = None
 
     def find_device(self, name: str) -> torch.device:
         """The device of this machine that was named; without a number, every one of its kind gets a worker."""
@@ -63,29 +71,32 @@ class Workers:
         return [kind[number % len(kind)] for number in range(count)]
 
     def train(self, missing: Sequence[EnsembleRequest], device: torch.device, display: RunDisplay) -> None:
-        """Different ensembles side by side, each by one worker."""
+        """Different ensembles side by side, each by one worker, the longest first: no long one is left to the end."""
         places = self.places(device)[: len(missing)]
         if len(places) < 2:
             return
-        where = str(places[0])
-        if self.count is None and sum(training_seconds(wanted, where) for wanted in missing) < 2 * PATIENCE:
+        with saying("measuring how long the trainings take", display.say):
+            seconds = {wanted: training_seconds(wanted, str(places[0])) for wanted in missing}
+        if self.count is None and sum(seconds.values()) < 2 * PATIENCE:
             return  # each says that it is not trained yet when its turn comes
         for wanted in missing:
-            announce(wanted, where, display.say)
+            announce(wanted, seconds[wanted], display.say)
         display.say(f"training {len(places)} ensembles at a time")
-        with _crew(places, display) as crew:
-            jobs = (_Job(wanted.defense, _Training(wanted)) for wanted in missing)
-            for job, result in crew.results(jobs, ahead=1):
-                if isinstance(result, Failure):
-                    raise RunFailed(f"training {job.title}: {result.words}; run the same command again to resume")
+        self.crew = _Crew.of(places, display)
+        longest_first = sorted(missing, key=seconds.__getitem__, reverse=True)
+        jobs = (_Job(wanted.defense, _Training(wanted)) for wanted in longest_first)
+        for job, result in self.crew.results(jobs, ahead=1):
+            if isinstance(result, Failure):
+                raise RunFailed(f"training {job.title}: {result.words}; run the same command again to resume")
 
     def run(self, batches: Iterable[Batch], display: RunDisplay) -> Generator[Outcome, None, None]:
         """Outcomes as they come; unless workers were asked for, the first seconds of work are done here."""
         waiting = iter(batches)
-        if self.count is None:
+        if self.count is None and self.crew is None:
             yield from Local().run(_until(time.monotonic() + PATIENCE, waiting), display)
         first = next(waiting, None)
         if first is None:
+            self.close()
             return
         places = self.places(first.material.device)
         left = _with_first(first, waiting)
@@ -93,11 +104,15 @@ class Workers:
             yield from Local().run(left, display)
             return
         display.say(f"{len(places)} workers with {_share(places)} each")
-        with _crew(places, display) as crew:
+        crew = self.crew = self.crew or _Crew([], display)
+        crew.workers += [_Worker(device) for device in places[len(crew.workers) :]]
+        try:
             jobs = (_Job(bundle[0].cell.title, _Evaluation(bundle)) for bundle in bundles(left))
             for job, result in crew.results(jobs):
                 assert isinstance(job.work, _Evaluation)
                 yield from job.work.outcomes(result, display)
+        finally:
+            self.close()
 
 
 def _until(deadline: float, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -218,24 +233,22 @@ class _Worker:
         self.pool.shutdown(wait=True, cancel_futures=True)
 
 
-@contextmanager
-def _crew(places: list[torch.device], display: RunDisplay) -> Iterator[_Crew]:
-    crew = _Crew([_Worker(device) for device in places], display)
-    try:
-        yield crew
-    finally:
-        for worker in crew.workers:
-            worker.line.close()
-        for worker in crew.workers:
-            worker.stop()
-
-
 @dataclass(eq=False)
 class _Crew:
     """The workers of a run. A lost one is replaced, and what it had is given out again."""
 
     workers: list[_Worker]
     display: RunDisplay
+
+    @classmethod
+    def of(cls, places: list[torch.device], display: RunDisplay) -> _Crew:
+        return cls([_Worker(device) for device in places], display)
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.line.close()
+        for worker in self.workers:
+            worker.stop()
 
     def results(self, jobs: Iterator[_Job], ahead: int = AHEAD) -> Iterator[tuple[_Job, Any]]:
         """Every job with its result as it comes: what the worker returned, a `Failure`, or `CannotTravel`."""

@@ -21,6 +21,7 @@ import torch
 from benchmark.cells.cell import Cell
 from benchmark.cells.store import Store
 from benchmark.cli import run
+from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.harness.records import Span
 from benchmark.harness.tiers import as_strict
@@ -28,11 +29,13 @@ from benchmark.machine.hardware import room_for_workers
 from benchmark.run.display import RunDisplay
 from benchmark.run.executors import Batch, Failure, Outcome, open_executor
 from benchmark.run.executors.local import Local
-from benchmark.run.executors.workers import RETRIES, Workers, _crew, _Job
+from benchmark.run.executors.workers import RETRIES, Workers, _Crew, _Job
 from benchmark.run.ledger import Ledger
+from defenses.checkpoints import load_checkpoint
 from defenses.errors import BadInput
 
 CPU = torch.device("cpu")
+WORKERS = "benchmark.run.executors.workers"
 TABLES = ("table.md", "table.tex")
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -85,9 +88,35 @@ def test_ensembles_trained_side_by_side_have_the_weights_of_ones_trained_in_turn
         folder.mkdir()
         words = [sys.executable, "-m", "benchmark", *command, "--workers", workers]
         subprocess.run(words, cwd=folder, check=True, timeout=900, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    weights = [sorted(p.read_bytes() for p in (here / n).rglob("*.safetensors") if "ensembles" in str(p)) for n in "12"]
-    assert len(weights[0]) == 2
+    trained = [sorted((here / n / "results" / "ensembles").rglob("ensemble.safetensors")) for n in "12"]
+    names = [[path.relative_to(here / n) for path in paths] for n, paths in zip("12", trained, strict=True)]
+    assert names[0] == names[1] and len(names[0]) == 2
+    for one, other in zip(*trained, strict=True):
+        weights = [load_checkpoint(path).state_dict() for path in (one, other)]
+        assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
     assert _untimed(here / "1" / "run") == _untimed(here / "2" / "run")
+
+
+def test_the_longest_training_begins_first_and_its_worker_stays_for_the_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = {"baseline": 10.0, "adp-2-0.5": 30.0, "advt-pgd": 20.0}
+    asked = [EnsembleRequest(defense, "digits") for defense in seconds]
+    begun: list[str] = []
+
+    def give(training: Any, worker: Any) -> Future[Any]:
+        begun.append(training.wanted.defense)
+        return _number(worker)
+
+    monkeypatch.setattr(f"{WORKERS}.training_seconds", lambda wanted, device: seconds[wanted.defense])
+    monkeypatch.setattr(f"{WORKERS}._Training.give", give)
+    with open_executor("local", workers=2) as executor:
+        assert isinstance(executor, Workers)
+        executor.train(asked, CPU, RunDisplay())
+        assert executor.crew is not None and len(executor.crew.workers) == 2
+        processes = [process for worker in executor.crew.workers for process in worker.pool._processes]
+    assert begun == ["adp-2-0.5", "advt-pgd", "baseline"]
+    assert executor.crew is None and not any(map(_alive, processes))
 
 
 # --- what is killed ---
@@ -108,18 +137,24 @@ def _number(worker: Any) -> Future[Any]:
     return worker.pool.submit(math.sqrt, 4)
 
 
+def _results(jobs: list[_Job]) -> dict[str, Any]:
+    crew = _Crew.of([CPU], RunDisplay())
+    try:
+        return {job.title: result for job, result in crew.results(iter(jobs))}
+    finally:
+        crew.stop()
+
+
 def test_what_a_killed_worker_had_is_done_again() -> None:
     jobs = [_Job("good", _Work(0)), _Job("unlucky", _Work(1)), _Job("late", _Work(0))]  # type: ignore[arg-type]
-    with _crew([CPU], RunDisplay()) as crew:
-        found = {job.title: result for job, result in crew.results(iter(jobs))}
+    found = _results(jobs)
     assert found == {"good": 2.0, "unlucky": 2.0, "late": 2.0}
 
 
 @pytest.mark.slow
 def test_what_kills_its_worker_again_and_again_fails_alone() -> None:
     jobs = [_Job("deadly", _Work(10**9)), _Job("good", _Work(0))]  # type: ignore[arg-type]
-    with _crew([CPU], RunDisplay()) as crew:
-        found = {job.title: result for job, result in crew.results(iter(jobs))}
+    found = _results(jobs)
     assert found["good"] == 2.0
     assert isinstance(found["deadly"], Failure) and str(RETRIES + 1) in found["deadly"].words
 
