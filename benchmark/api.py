@@ -22,10 +22,11 @@ from benchmark.evaluations.worst_case import SUITES, WorstCase, bounds_of, remar
 from benchmark.findings.diagnostics import diagnose
 from benchmark.findings.rows import COLUMNS, summarise, unfinished
 from benchmark.harness.acceleration import accelerated, check_mode
-from benchmark.harness.prepared import prepared
+from benchmark.harness.prepared import DRAWS, answers, is_random, prepared
 from benchmark.harness.records import Span
+from benchmark.harness.seeding import seeded
 from benchmark.harness.soundness import batch_outputs, check_model
-from benchmark.harness.subject import Subject
+from benchmark.harness.subject import LOOKED_AT, Subject
 from benchmark.harness.tiers import Tier, check_tier
 from benchmark.machine.batch_bar import BatchBar
 from benchmark.machine.devices import find_device
@@ -96,19 +97,26 @@ def evaluate(
         bar.begin(f"{len(images)} clean images")
         images = images.to(target)
         classes = check_model(model, images[:batch_size], labels)
+        draws = DRAWS if is_random(model, images[:batch_size][:LOOKED_AT]) else 1
         tasks = _tasks(named, rules, suite or "full", _members(model), classes, acceleration == "reduced")
         clean = batch_outputs(model, images, batch_size)
         first = clean[:batch_size].to(target)
+        outputs, right = clean, None
+        if draws > 1 or (isinstance(model, Ensemble) and model.combination.randomised):
+            with seeded(0, "clean", 0):
+                outputs, right = answers(model, images, labels.numpy(), batch_size, draws)
         subject = Subject(
             ensemble=cast(Ensemble, model),
             fast=accelerated(model, images[:batch_size], acceleration, warnings.warn, first),
             images=images,
             labels=labels.numpy(),
             logits=clean[None],  # a model whose members, if it has any, no attack below asks for
-            outputs=clean,
+            outputs=outputs,
             surrogate=None,
             say=warnings.warn,
             report=bar.report,
+            draws=draws,
+            expected=right,
         )
         facts = EnsembleFacts(name, name, _members(model), type(model).__name__, "", "", _convergence(model))
         taken, conditions = TestImages("", "", len(labels)), Conditions(seed, batch_size, target.type)

@@ -19,6 +19,7 @@ from defenses.objectives import (
     GAL,
     IGAT,
     JSD,
+    LOTOS,
     MCE,
     TRS,
     AdversarialTraining,
@@ -44,6 +45,7 @@ DEFENSES.register("dverge", DVERGE)
 DEFENSES.register("igat", IGAT)
 DEFENSES.register("mce", MCE)
 DEFENSES.register("mrboost", MRBoost)
+DEFENSES.register("lotos", LOTOS)
 DEFENSES.register("advt", AdversarialTraining)
 DEFENSES.alias("adp-2-0", "adp(alpha=2,beta=0)")
 DEFENSES.alias("adp-2-0.5", "adp(alpha=2,beta=0.5)")

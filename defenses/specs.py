@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from defenses.errors import BadInput
 from defenses.registry import Registry, did_you_mean
 
-Value = str | int | float | bool | None
+Value = str | int | float | bool | tuple[float, ...] | None
 T = TypeVar("T")
 
 _SPEC = re.compile(r"^\s*(?P<name>[^()=,+\s]+)\s*(?:\(\s*(?P<arguments>[^()]*)\))?\s*$")
@@ -111,7 +111,9 @@ def resolve(registry: Registry[Any], text: str) -> tuple[str, Any]:
 
 
 def value_text(value: Value) -> str:
-    """Shortest text that reads back as the same value; 8/255 where the decimal form would be long."""
+    """Shortest text that reads back as the same value; 8/255 where the decimal form would be long, 0.5x0.5 of two."""
+    if isinstance(value, tuple):
+        return "x".join(map(value_text, value))
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -178,6 +180,11 @@ def convert(annotation: Any, text: str, what: str) -> Value:
             if value is not None:
                 return value
             raise BadInput(f"{what} is {text!r}; write a number such as 0.5 or 8/255")
+        if typing.get_origin(option) is tuple:
+            parts = [number(part) for part in text.split("x")]
+            if None not in parts:
+                return tuple(part for part in parts if part is not None)
+            raise BadInput(f"{what} is {text!r}; write numbers with an x between them, such as 0.5x0.5")
         if option is str:
             return text
     raise TypeError(f"parameter type {annotation!r} is not supported in a spec")

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 ATTACKS: Registry[type[Attack]] = Registry("attack")
 for _name in ("FGSM", "BIM", "PGD", "MIM", "JSMA", "CW", "EAD", "Evasive", "Square", "AutoAttack", "MORA", "Cascade"):
     ATTACKS.register(_name.lower(), f"benchmark.attacks.definitions:{_name}")
-for _name in ("APGD", "FMN", "DDN"):
+for _name in ("APGD", "ARC", "FMN", "DDN"):
     ATTACKS.register(_name.lower(), f"benchmark.attacks.definitions:{_name}")
 for _name, _class in (("apgd-ce", "APGDCE"), ("apgd-t", "APGDT"), ("fab-t", "FABT")):
     ATTACKS.register(_name, f"benchmark.attacks.definitions:{_class}")
 
 
 Asked = Bound | Literal["none"]
+EOT = "eot"
+"""The word of a spec for expectation over randomness."""
 DIGITS = 16
 """Of the digest of a file, which stands for its version."""
 
@@ -45,6 +47,8 @@ class NamedAttack:
     version: str = ""
     asked: Asked | None = None
     """The bound that the spec asks for with ``bound=``, where it is not the attack's own."""
+    eot: int = 1
+    """Draws of a randomised model that every look of the attack averages: expectation over randomness."""
 
     @property
     def label(self) -> str:
@@ -72,13 +76,23 @@ class NamedAttack:
     @property
     def parameters(self) -> str:
         """What stands between the parentheses of its spec."""
-        own = self.attack.parameters
-        return own if self.asked is None else ",".join(filter(None, (own, f"{BOUND}={self.asked}")))
+        eot = f"{EOT}={self.eot}" if self.eot > 1 else ""
+        bound = "" if self.asked is None else f"{BOUND}={self.asked}"
+        return ",".join(filter(None, (self.attack.parameters, eot, bound)))
 
     def settings(self) -> dict[str, Any]:
         """Every parameter with its value, and the bound where the spec asks for one: part of a cell's identity."""
-        own = self.attack.settings()
+        own = self.attack.settings() | ({EOT: self.eot} if self.eot > 1 else {})
         return own if self.asked is None else {**own, BOUND: str(self.asked)}
+
+    @property
+    def averages(self) -> bool:
+        """Whether it attacks the expectation of a randomised model."""
+        return self.eot > 1 or self.attack.averages
+
+    def gradients(self, scalars: int, classes: int) -> float:
+        """Gradients it may take for one image; see `Attack.gradients`."""
+        return self.eot * self.attack.gradients(scalars, classes)
 
     @property
     def strength(self) -> str:
@@ -169,7 +183,7 @@ def parse_attack(text: str) -> NamedAttack:
         return _library_attack(of_library["library"], of_library["call"])
     call = specs.parse(text, "attack")
     name, _, library = call.name.partition("@")
-    asked = read_asked(call.arguments.pop(BOUND, None))
+    asked, eot = read_asked(call.arguments.pop(BOUND, None)), read_eot(call.arguments.pop(EOT, None))
     attack = specs.build(ATTACKS.get(name), specs.Call(name, call.arguments), "attack")
     library = library or attack.usual_library
     if library not in attack.backends:
@@ -179,17 +193,17 @@ def parse_attack(text: str) -> NamedAttack:
     refusal = attack.refusal(library)
     if refusal:
         raise BadInput(f"cannot run {text!r}: {refusal}")
-    return bounded(NamedAttack(name, library, attack, library_version(library)), asked)
+    return bounded(NamedAttack(name, library, attack, library_version(library), eot=eot), asked)
 
 
 def _library_attack(library: str, text: str) -> NamedAttack:
     from benchmark.attacks.library_attacks import find_class
 
     call = specs.parse(text, "attack")
-    asked = read_asked(call.arguments.pop(BOUND, None))
+    asked, eot = read_asked(call.arguments.pop(BOUND, None)), read_eot(call.arguments.pop(EOT, None))
     known = find_class(library, call.name)
     attack = known.read(call, asked if isinstance(asked, Bound) else None)
-    return bounded(NamedAttack(known.name, library, attack, library_version(library)), asked)
+    return bounded(NamedAttack(known.name, library, attack, library_version(library), eot=eot), asked)
 
 
 def _file_attack(path: Path, text: str) -> NamedAttack:
@@ -197,9 +211,18 @@ def _file_attack(path: Path, text: str) -> NamedAttack:
     from defenses.source_digest import source_digest
 
     call = specs.parse(text, "attack")
-    asked = read_asked(call.arguments.pop(BOUND, None))
+    asked, eot = read_asked(call.arguments.pop(BOUND, None)), read_eot(call.arguments.pop(EOT, None))
     attack = read_file_attack(path, call, asked if isinstance(asked, Bound) else None)
-    return bounded(NamedAttack(call.name, path.name, attack, source_digest(path)[:DIGITS]), asked)
+    return bounded(NamedAttack(call.name, path.name, attack, source_digest(path)[:DIGITS], eot=eot), asked)
+
+
+def read_eot(text: str | None) -> int:
+    """The draws that a spec asks for with ``eot=``; 1 where it asks for none."""
+    if text is None:
+        return 1
+    if not specs.is_whole(text) or int(text) < 1:
+        raise BadInput(f"eot is {text!r}; write how many draws of a randomised model to average, such as eot=20")
+    return int(text)
 
 
 def read_asked(text: str | None) -> Asked | None:

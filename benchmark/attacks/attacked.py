@@ -10,7 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from defenses.members.combination import USUAL, Combination
+from defenses.members.combination import USUAL, Combination, Random
+from defenses.members.diversity import log_mean_probability
 from defenses.members.ensemble import Ensemble
 
 Output = Literal["log-probabilities", "probabilities"]
@@ -24,6 +25,8 @@ class AttackedModel(nn.Module):
     With ``log-probabilities``, every row is shifted so that its smallest entry is 0: softmax, argmax,
     cross-entropy and margins stay the same, and losses that mask a class by multiplying with 0 work.
     With ``probabilities`` it gives what the paper's L∞ attacks got: the probabilities of the prediction used as logits.
+    With ``eot`` above 1 it gives the expectation of a model whose output is random: the log of the mean of the
+    probabilities of so many draws, whose gradient is that of the mean.
     """
 
     def __init__(
@@ -33,10 +36,12 @@ class AttackedModel(nn.Module):
         draws: Sequence[object] | None = None,
         clean: Tensor | None = None,
         report: Callable[[AttackedModel], None] = lambda attacked: None,
+        eot: int = 1,
     ) -> None:
         super().__init__()
         self.model = model
         self.output_kind = output
+        self.eot = eot
         self.draws = draws
         """Something that is the image's own, for every image of the batch: seeds what `uniform` draws for it."""
         self.forwards = 0
@@ -55,9 +60,7 @@ class AttackedModel(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        counted = self._counted(images)
-        output = _attached(self.model(counted), counted).to(images.dtype)  # libraries mix them; a model may not
-        self._see_output(output)
+        output = self._expected(self.model, images)
         if self.output_kind == "probabilities":
             return torch.softmax(output, dim=-1)
         return output - output.detach().amin(-1, keepdim=True)
@@ -65,11 +68,39 @@ class AttackedModel(nn.Module):
     def member_logits(self, images: Tensor) -> Tensor:
         """Logits of every member, (K, N, L), for attacks that are made for ensembles; any other model is one member."""
         member_logits = getattr(self.model, "member_logits", None)
+        return self._expected(member_logits if callable(member_logits) else lambda seen: self.model(seen)[None], images)
+
+    def _expected(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """What the model gives; with ``eot``, the log of the mean of the probabilities of so many draws."""
         counted = self._counted(images)
-        logits = member_logits(counted) if callable(member_logits) else self.model(counted)[None]
-        output = _attached(logits, counted).to(images.dtype)
+        if self.eot == 1:
+            output = function(counted)
+        else:
+            output = log_mean_probability(torch.stack([function(counted.clone()) for _ in range(self.eot)]))
+        output = _attached(output, counted).to(images.dtype)  # libraries mix them; a model may not
         self._see_output(output)
         return output
+
+    @property
+    def randomised(self) -> bool:
+        """Whether a prediction is right with a probability, which may fall further once it is mostly wrong."""
+        return self.eot > 1 or self.combination.randomised
+
+    @torch.no_grad()
+    def probability_right(self, images: Tensor, labels: Tensor) -> Tensor:
+        """How likely a prediction is right, (N,): of a randomised ensemble by its members, of any other 0 or 1."""
+        if self.combination.randomised:
+            return self.expected(self.member_logits(images).argmax(-1) == labels)
+        return (self(images).argmax(-1) == labels).float()
+
+    def expected(self, right: Tensor) -> Tensor:
+        """Expected accuracy on each image, (N,), from which members are right, (K, N).
+
+        The members of a randomised ensemble count with their probabilities, those of any other ensemble alike.
+        """
+        rule = self.combination if isinstance(self.combination, Random) else Random()
+        weights = rule.weights(len(right)).float().to(right.device)
+        return (weights[:, None] * right.float()).sum(0)
 
     @property
     def combination(self) -> Combination:
@@ -91,7 +122,7 @@ class AttackedModel(nn.Module):
         return torch.stack(drawn)
 
     def _counted(self, images: Tensor) -> Tensor:
-        self.forwards += len(images)
+        self.forwards += self.eot * len(images)
         if self.clean is not None and self.left is not None:
             # a part of the batch may be any part of it: the benefit of the doubt goes to the attack
             whole = images.shape == self.clean.shape
@@ -111,7 +142,7 @@ class AttackedModel(nn.Module):
             self.undefined |= rows if len(rows) == len(self.undefined) else rows.any()
 
     def _see_gradient(self, gradient: Tensor) -> None:
-        self.backwards += len(gradient)
+        self.backwards += self.eot * len(gradient)
         if self.dead_gradient is None:
             size = gradient.detach().flatten(1).abs().amax(1)
             self.dead_gradient = ~(torch.isfinite(size) & (size > 0))

@@ -82,6 +82,11 @@ class Attack:
         """The norm in which it looks for the smallest perturbation; None when it has no such goal."""
         return None
 
+    @property
+    def averages(self) -> bool:
+        """True when it attacks the expectation of a randomised model by itself, without ``eot``."""
+        return False
+
     def settings(self) -> dict[str, Any]:
         """Every parameter with its value, defaults included: part of a cell's identity.
 
@@ -582,11 +587,23 @@ class Square(_Reference):
 
 @dataclass(frozen=True)
 class AutoAttack(_Reference):
-    """Reference AutoAttack, standard version: apgd-ce, apgd-t, fab-t and square, each on the remaining images."""
+    """Reference AutoAttack: apgd-ce, apgd-t, fab-t and square, each on the remaining images.
+
+    Version ``rand``, for randomised models: apgd-ce and apgd-dlr, with gradients averaged over 20 draws.
+    """
 
     backends: ClassVar[dict[str, str]] = _backends("autoattack", "pyautoattack")
     norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"pyautoattack": ("l2", "l1")}
     notes: ClassVar[dict[str, str]] = {"pyautoattack": "without apgd-t on 2 or 3 classes: its loss needs 4"}
+    rand_draws: ClassVar[int] = 20
+    """Draws that version ``rand`` of the reference averages."""
+
+    version: Literal["standard", "rand"] = field(default="standard", metadata={LATER: True})
+    """The reference's version: ``rand`` is for randomised models."""
+
+    @property
+    def averages(self) -> bool:
+        return self.version == "rand"
 
     @property
     def parts(self) -> dict[str, Attack]:
@@ -601,9 +618,14 @@ class AutoAttack(_Reference):
         }
 
     def left_out(self, classes: int) -> tuple[str, ...]:
+        if self.version == "rand":
+            return ("apgd-dlr",) if classes < 3 else ()
         return tuple(name for name, part in self.parts.items() if classes < part.fewest_classes)
 
     def gradients(self, scalars: int, classes: int) -> float:
+        if self.version == "rand":
+            one = self.parts["apgd-ce"].gradients(scalars, classes)
+            return self.rand_draws * one * (2 - len(self.left_out(classes)))
         skipped = self.left_out(classes)
         return sum(part.gradients(scalars, classes) for name, part in self.parts.items() if name not in skipped)
 
@@ -644,6 +666,35 @@ class MORA(_AnyBall):
 
 _AVERAGES = {"ensemble": "probabilities", "probabilities": "always probabilities"}
 """What MORA's ``average`` is called in files: the first ensembles had no rule but the mean of the probabilities."""
+
+
+@dataclass(frozen=True)
+class ARC(_AnyBall):
+    """For randomised ensembles: crosses the nearest boundary of one member after another, and gives up none fooled."""
+
+    backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native.arc:arc"}
+    norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"native": ("l2",)}
+    paper_output: ClassVar[Literal["probabilities", "log-probabilities"]] = "log-probabilities"
+    steps: int = 20
+    """Rounds in which every member has its turn."""
+    targets: int = 9
+    """Other classes among which the nearest boundary is looked for, the most likely first."""
+    restarts: int = 1
+    """Starts per image: the image itself, then points drawn in the ball."""
+
+    def __post_init__(self) -> None:
+        if self.norm == "l1":
+            raise BadInput("arc works in linf and l2; for l1 use pgd or mora")
+        super().__post_init__()
+        _at_least_one("targets", self.targets)
+        _at_least_one("restarts", self.restarts)
+
+    @property
+    def averages(self) -> bool:
+        return True
+
+    def gradients(self, scalars: int, classes: int) -> float:
+        return self.steps * self.restarts * (min(self.targets, classes - 1) + 2)
 
 
 @dataclass(frozen=True)

@@ -65,10 +65,11 @@ def square(model: nn.Module, images: Tensor, labels: Tensor, attack: Square) -> 
 
 
 def autoattack(model: nn.Module, images: Tensor, labels: Tensor, attack: AutoAttack) -> Tensor:
-    """The library's own standard evaluation, on this batch."""
+    """The library's own evaluation of the version asked for, on this batch."""
     told = _NoPrediction(model)
     ball: dict[str, Any] = {"eps": attack.eps, "norm": NORMS[attack.norm]}
-    runner = pyautoattack.autoattack.AutoAttack(told, **ball, device=images.device, seed=library_seed())
+    settings: dict[str, Any] = {**ball, "version": attack.version, "seed": library_seed()}
+    runner = pyautoattack.autoattack.AutoAttack(told, **settings, device=images.device)
     classes = count_classes(model, images)
     for part in (runner.apgd_targeted, runner.fab):
         part.n_target_classes = min(part.n_target_classes, classes - 1)

@@ -106,6 +106,11 @@ def audit(
     )
     file = UnfinishedFile(kept)
     with subject_of(material, say=say) as subject:
+        if subject.expected is not None:
+            raise BadInput(
+                f"{trained.spec} is randomised: an image fools it with a probability, which no certificate can prove; "
+                "use adp-bench run, which gives the expected accuracy"
+            )
         work = _Audit(claim, terms, subject, order.numpy(), say, file, _identity(claim, trained, data, terms))
         work.go()
         if work.over_budget:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from benchmark.attacks import NamedAttack
 from benchmark.evaluations.task import (
     AttackSection,
@@ -64,8 +66,8 @@ class BlackBox(Task):
         return cls(read_attack(written, "surrogate"), written.settings["surrogate"])
 
     def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
-        from benchmark.harness.crafting import craft, wrong_labels
-        from benchmark.harness.prepared import predict
+        from benchmark.harness.crafting import craft, expected_answers, wrong_labels
+        from benchmark.harness.prepared import predicted as classes_of
 
         assert subject.surrogate is not None
         labels, clean = subject.labels[span.rows], subject.clean[span.rows]
@@ -75,13 +77,16 @@ class BlackBox(Task):
             target = {"target": given}
         images = subject.images[span.rows]
         crafted = craft(subject.surrogate, self.named, images, given, span.first, seed, report=subject.report)
-        predicted = predict(subject.ensemble, crafted.images, span.size)
+        output, after = expected_answers(subject, crafted.images, labels, span.size)
+        predicted, before = classes_of(output), subject.p_clean[span.rows]
         values: dict[str, Any] = {
             "label": labels,
             "clean_prediction": clean,
             "attacked": True,
             "adversarial_prediction": predicted,
             "correct": (predicted == labels) & (clean == labels),
+            "p_clean": before,
+            "p_correct": np.minimum(before, after),
             **target,
             **crafted.found,
             **crafted.costs(span.size),

@@ -68,11 +68,12 @@ class Clean(Task):
         from benchmark.harness.prepared import predicted as classes_of
 
         labels = subject.labels[span.rows]
-        predicted = subject.clean[span.rows]
+        predicted, right = subject.clean[span.rows], subject.p_clean[span.rows]
         if self.member is not None:
             predicted = classes_of(subject.logits[self.member, span.rows])
+            right = (predicted == labels).astype(float)
         values = {"label": labels, "clean_prediction": predicted, "correct": predicted == labels}
-        return self.records.frame(span, {**values, "batch_size": span.size})
+        return self.records.frame(span, {**values, "p_clean": right, "p_correct": right, "batch_size": span.size})
 
 
 @dataclass(frozen=True)

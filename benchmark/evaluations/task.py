@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from benchmark.attacks import ATTACKS, NamedAttack, parse_attack, read_asked, recorded_class
+from benchmark.attacks import ATTACKS, EOT, NamedAttack, parse_attack, read_asked, recorded_class
 from benchmark.attacks.bounds import BOUND, Bound, read_bound
 from benchmark.attacks.definitions import came_later
 from benchmark.attacks.library_attacks import LibraryAttack
@@ -148,7 +148,7 @@ class Task:
 
     def gradients(self, scalars: int, classes: int, members: int) -> float:
         """Gradients of the whole ensemble that it may take for one image; a query counts as `FORWARD`."""
-        return self.attack.attack.gradients(scalars, classes) if self.attack else 0.0
+        return self.attack.gradients(scalars, classes) if self.attack else 0.0
 
     def written(self) -> Written:
         """The task as a file describes it."""
@@ -184,6 +184,8 @@ def read_attack(written: Written, *extra: str) -> NamedAttack:
     settings = {key: value for key, value in written.settings.items() if key not in extra}
     asked = read_asked(settings.pop(BOUND, None))
     parameters = written.parameters if asked is None else written.parameters.rpartition(f"{BOUND}=")[0].rstrip(",")
+    eot = int(settings.pop(EOT, 1))
+    parameters = parameters.removesuffix(f"{EOT}={eot}").rstrip(",") if eot > 1 else parameters
     found = _registered(written.attack, settings, parameters) or _foreign(written, settings, parameters)
     if found is None:
         kind = recorded_class(written.attack)
@@ -196,7 +198,7 @@ def read_attack(written: Written, *extra: str) -> NamedAttack:
             sorted((key, tuple(value) if isinstance(value, list) else value) for key, value in settings.items())
         )
         found = kind(parameters, values, bound)
-    return NamedAttack(written.attack, written.library, found, written.library_version, asked)
+    return NamedAttack(written.attack, written.library, found, written.library_version, asked, eot)
 
 
 def _foreign(written: Written, settings: dict[str, Any], parameters: str) -> Any:

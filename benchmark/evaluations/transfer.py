@@ -77,6 +77,7 @@ class Transfer(Task):
 
         from benchmark.harness.crafting import craft, wrong_labels
         from benchmark.harness.prepared import predicted
+        from defenses.members.combination import Random
 
         labels = subject.labels[span.rows]
         targets = wrong_labels(labels, subject.classes, span.first, seed)
@@ -86,14 +87,20 @@ class Transfer(Task):
         crafted = craft(source, self.named, images, given, span.first, seed, report=subject.report)
         with torch.no_grad():
             logits = subject.ensemble.member_logits(crafted.images).cpu()
-        ensemble = predicted(subject.ensemble.combination.combine(logits))
+        rule = subject.ensemble.combination
+        ensemble = predicted(rule.combine(logits))
         clean = subject.logits[:, span.rows]
+        p_correct = (ensemble == labels).astype(float)
+        if isinstance(rule, Random):
+            p_correct = rule.probability_right(logits, torch.from_numpy(labels)).numpy()
         values: dict[str, Any] = {
             "label": labels,
             "clean_prediction": subject.clean[span.rows],
             "attacked": True,
             "adversarial_prediction": ensemble,
             "correct": ensemble == labels,
+            "p_clean": subject.p_clean[span.rows],
+            "p_correct": p_correct,
             **({"target": targets} if self.targeted else {}),
             **{f"prediction_{member_name(k)}": predicted(one) for k, one in enumerate(logits)},
             "prediction_ensemble": ensemble,

@@ -84,11 +84,10 @@ class WhiteBox(Task):
         from benchmark.harness.crafting import craft, judge, wrong_labels
 
         attack, paper = self.named.attack, self.rules == "paper"
-        labels, clean = subject.labels[span.rows], subject.clean[span.rows]
-        right = clean == labels
-        rows = np.arange(span.size) if paper else np.flatnonzero(right)
+        labels, clean, before = subject.labels[span.rows], subject.clean[span.rows], subject.p_clean[span.rows]
+        rows = np.arange(span.size) if paper else np.flatnonzero(before > 0)
         targets = wrong_labels(labels, subject.classes, span.first, seed) if attack.wants_target else None
-        prediction = clean.copy()
+        prediction, right = clean.copy(), before.copy()
         found: dict[str, Any] = {name: np.zeros(span.size, dtype=bool) for name in (*FLAGS, *JUDGED)}
         found |= {name: np.zeros(span.size) for name in NORMS}
         crafted = None
@@ -99,17 +98,22 @@ class WhiteBox(Task):
             output = attack.paper_output if paper else "log-probabilities"
             images = subject.images[span.rows][rows]
             crafted = craft(subject.fast, self.named, images, given, span.first, seed, output, rows, subject.report)
-            before = subject.outputs[span.rows][rows]
-            prediction[rows], judged = judge(subject.ensemble, before, crafted.images, given, attack.wants_target)
-            for name, seen in (crafted.found | judged).items():
+            outputs = subject.outputs[span.rows][rows]
+            judged = judge(subject, outputs, crafted.images, labels[rows], given, attack.wants_target)
+            # the better of two images of a randomised model: without randomness the attacked ones were right
+            better = np.full(len(rows), True) if paper else judged.right <= before[rows]
+            crafted = crafted.kept(images, better)
+            prediction[rows[better]], right[rows[better]] = judged.predictions[better], judged.right[better]
+            for name, seen in (crafted.found | judged.found).items():
                 found[name][rows] = seen
-        still = prediction == labels
         values: dict[str, Any] = {
             "label": labels,
             "clean_prediction": clean,
             "attacked": np.isin(np.arange(span.size), rows),
             "adversarial_prediction": prediction,
-            "correct": still if paper else still & right,
+            "correct": prediction == labels,
+            "p_clean": before,
+            "p_correct": right,
             **found,
             **({} if targets is None else {"target": targets}),
             **(crafted.costs(span.size) if crafted else {"batch_size": span.size}),

@@ -226,7 +226,12 @@ class WorstCase(Task):
     keeps_images: ClassVar[bool] = True
     white_box: ClassVar[bool] = True
     records: ClassVar[Schema] = RECORDS.plus(
-        Column("broken_at", "int64", "number of the stage that fooled the image first, or -1", -1),
+        Column(
+            "broken_at",
+            "int64",
+            "number of the last stage that made the image less likely right, or -1",
+            -1,
+        ),
         Column("broken_by", "object", "that stage in words"),
         Column("stages", "object", "per stage: forwards, backwards, seconds, whether its own member was fooled"),
     )
@@ -276,7 +281,7 @@ class WorstCase(Task):
         return _lineup(self.stages)
 
     def gradients(self, scalars: int, classes: int, members: int) -> float:
-        parts = ((stage.named.attack.gradients(scalars, classes), stage.member) for stage in self.stages)
+        parts = ((stage.named.gradients(scalars, classes), stage.member) for stage in self.stages)
         return sum(gradients / (1 if member is None else members) for gradients, member in parts)
 
     def written(self) -> Written:
@@ -293,26 +298,33 @@ class WorstCase(Task):
         return cls(bound, settings["suite"], tuple(map(read_stage, settings["stages"])))
 
     def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
-        """Run the suite on the images that are classified right; what is fooled leaves."""
+        """Run the suite on the images that are classified right; what is fooled leaves.
+
+        A prediction of a randomised ensemble is right with a probability: the lowest over the stages counts, and an
+        image leaves when it is 0.
+        """
+        from benchmark.harness.crafting import expected_answers
         from benchmark.harness.prepared import predict
+        from benchmark.harness.prepared import predicted as classes_of
 
         clean, labels, images = subject.clean[span.rows], subject.labels[span.rows], subject.images[span.rows]
-        right = clean == labels
-        survivors = np.flatnonzero(right)
+        right = subject.p_clean[span.rows].copy()
+        attacked = right > 0
+        survivors = np.flatnonzero(attacked)
         prediction = clean.copy()
         found: dict[str, Any] = {name: np.zeros(span.size, dtype=bool) for name in (*FLAGS, "undefined")}
-        found["unmoved"] = np.array(right)  # until some attack moves it
+        found["unmoved"] = attacked.copy()  # until some attack moves it
         found |= {name: np.zeros(span.size) for name in NORMS}
         broken_at = np.full(span.size, -1)
         log: list[list[dict[str, Any]]] = [[] for _ in range(span.size)]
-        kept: dict[int, Any] = {}
+        kept: dict[int, Any] = {int(row): images[row] for row in survivors if clean[row] != labels[row]}
         for number, stage in enumerate(self.stages):
             if not len(survivors):
                 break
             subject.report(f"{stage.label} on {len(survivors)} images")
             crafted = _craft(subject, stage, images[survivors], labels[survivors], span.first, seed, survivors)
-            predicted = predict(subject.ensemble, crafted.images, span.size)
-            fooled = predicted != labels[survivors]
+            output, after = expected_answers(subject, crafted.images, labels[survivors], span.size)
+            predicted, fooled = classes_of(output), after < right[survivors]
             own = None
             if stage.member is not None:
                 own = predict(subject.ensemble.member(stage.member), crafted.images, span.size) != labels[survivors]
@@ -322,16 +334,20 @@ class WorstCase(Task):
             _note(found, crafted, survivors, fooled)
             prediction[survivors[fooled]] = predicted[fooled]
             broken_at[survivors[fooled]] = number
+            right[survivors[fooled]] = after[fooled]
             if subject.keep_images:
                 kept |= dict(zip(survivors[fooled].tolist(), crafted.images[fooled], strict=True))
-            survivors = survivors[~fooled]
+            survivors = survivors[right[survivors] > 0]
         names = np.array([*(stage.label for stage in self.stages), ""], dtype=object)
         values = {
             "label": labels,
             "clean_prediction": clean,
-            "attacked": right,
+            "attacked": attacked,
             "adversarial_prediction": prediction,
             "correct": prediction == labels,
+            "p_clean": subject.p_clean[span.rows],
+            "p_correct": right,
+            **({"unstable": attacked} if subject.draws > 1 else {}),
             **found,
             **{name: [sum(part[name] for part in parts) for parts in log] for name in COSTS},
             "batch_size": span.size,

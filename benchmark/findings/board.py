@@ -23,9 +23,8 @@ from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import WorstCase
 from benchmark.findings.entries import BoardEntry
 from benchmark.findings.results import Results
-from benchmark.findings.rows import percent_interval, published_beside
-from benchmark.findings.statistics import SIGNIFICANT, holm, mcnemar, spread
-from benchmark.harness.records import was_right
+from benchmark.findings.rows import percent_interval, percent_mean_interval, published_beside
+from benchmark.findings.statistics import SIGNIFICANT, holm, paired_test, spread
 
 CLEAN = Clean.evaluation
 TIERS = ("paper", "strict", "strong")
@@ -296,7 +295,7 @@ def _row(found: list[tuple[Cell, Results]]) -> _Row:
 def _seen(cell: Cell, results: Results) -> _Seen:
     records = results.records[cell]
     index = records["index"].to_numpy()
-    right, clean = (pd.Series(values.to_numpy(), index=index) for values in (records["correct"], was_right(records)))
+    right, clean = (pd.Series(values.to_numpy(), index=index) for values in (records["p_correct"], records["p_clean"]))
     cost = (float(records["forwards"].mean()), float(records["backwards"].mean()), float(records["seconds"].sum()))
     return _Seen(cell, right, clean, tuple(results.diagnosis.names(cell)), cost)
 
@@ -358,10 +357,10 @@ def _number(outcomes: dict[int, dict[Hashable, _Seen]], tier: str, rank: int | N
         else [list(max(outcomes.values(), key=len).values())]  # seeds without a common attack: the one with most
     )
     index = _common([seen.right.index for seeds in chosen for seen in seeds])
-    rights = [np.logical_and.reduce([seen.right.loc[index].to_numpy() for seen in seeds]) for seeds in chosen]
+    rights = [np.minimum.reduce([seen.right.loc[index].to_numpy() for seen in seeds]) for seeds in chosen]
     shares = [100 * float(right.mean()) for right in rights]
     over = spread(shares)
-    low, high = percent_interval(int(rights[0].sum()), len(index)) if len(rights) == 1 else (over.low, over.high)
+    low, high = percent_mean_interval(rights[0]) if len(rights) == 1 else (over.low, over.high)
     every = [seen for seeds in chosen for seen in seeds]
     printed = [seen.cell for seen in every if tier != CLEAN or seen.cell.task == Clean()]
     published = [number for cell in printed if (number := published_beside(cell)) is not None]
@@ -424,10 +423,10 @@ def _tested(
         index = _common([side[seed][key].right.index for side in (one, other) for key in asked])
         if len(index):
             rights = [
-                np.logical_and.reduce([side[seed][key].right.loc[index].to_numpy() for key in asked])
+                np.minimum.reduce([side[seed][key].right.loc[index].to_numpy() for key in asked])
                 for side in (one, other)
             ]
-            found.append((mcnemar(*rights), float(rights[0].mean() - rights[1].mean())))
+            found.append((paired_test(*rights), float(rights[0].mean() - rights[1].mean())))
     if not found:
         return None
     differences = [difference for _, difference in found]

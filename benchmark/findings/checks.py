@@ -63,9 +63,10 @@ CHECKS = {
         "Run the row again with the same options: some attacks depend on each of these.",
     ),
     "randomised-output": Check(
-        "the model gives two different outputs for the same images of a batch",
-        "Fix the randomness in eval mode, or attack the expectation over it. The same happens if the output depends on "
-        "the rest of the batch: evaluate the model in a mode where it does not.",
+        "the model gives two different outputs for the same images of a batch, and the attack does not average draws",
+        "Attack the expectation over the randomness: add eot=20 to the attack, or use arc for an ensemble that draws a "
+        "member, or autoattack(version=rand). Accuracy is the share of right predictions in 20 draws of every image. "
+        "Randomness that is no part of the defense is better switched off in eval mode.",
     ),
     "wrong-way": Check(
         "significantly more than half of the changed images moved away from the attack's goal: the margin of the true "

@@ -16,10 +16,11 @@ from benchmark.findings.rows import tabled
 from benchmark.findings.statistics import (
     SIGNIFICANT,
     holm,
+    is_certain,
     least_significant,
-    mcnemar,
     paired_difference,
     paired_t,
+    paired_test,
     spread,
 )
 
@@ -40,6 +41,11 @@ SEED_COLUMNS = (
 significantly ahead or behind by themselves; ``p_holm`` follows."""
 
 
+MCNEMAR = "McNemar's test"
+WITH_BETTING = f"{MCNEMAR}, where a model is randomised a betting test,"
+"""Predictions that are right with a probability are no counts."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A defense of a run and its references, and what may be said of them."""
@@ -55,6 +61,8 @@ class Comparison:
     """By which rows stopped early, in a run that looks after every batch."""
     decisions: pd.DataFrame = field(default_factory=pd.DataFrame)
     """What that rule decided; empty without one."""
+    test: str = MCNEMAR
+    """The test of one training, over images."""
 
     def against(self, reference: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The rows of one reference: by seed, and over seeds."""
@@ -67,7 +75,7 @@ class Comparison:
         if self.rule is not None:
             return [_decided(self.decisions, self.candidate, reference, self.rule) for reference in self.references]
         candidate = naming.inline(self.candidate)
-        return [verdict(*self.against(name), candidate, naming.inline(name)) for name in self.references]
+        return [verdict(*self.against(name), candidate, naming.inline(name), self.test) for name in self.references]
 
 
 def comparison_of(results: Results) -> Comparison | None:
@@ -78,7 +86,11 @@ def comparison_of(results: Results) -> Comparison | None:
     costs = tuple(results.compared["costs"])
     table = compare(results, candidate, *references)
     if not results.until:
-        return Comparison(candidate, references, costs, table, over_seeds(table))
+        cells = [cell for pair in pairs_of(results, candidate, *references) for cell in pair]
+        certain = all(is_certain(results.records[cell]["p_correct"]) for cell in cells)
+        return Comparison(
+            candidate, references, costs, table, over_seeds(table), test=MCNEMAR if certain else WITH_BETTING
+        )
     rule = read_rule(results.until)
     decisions = decision_table(results, pairs_of(results, candidate, *references), rule)
     table = _stopped_early(table, decisions)
@@ -109,7 +121,7 @@ def compare(results: Results, candidate: str, *references: str) -> pd.DataFrame:
     """A row per reference, attack, tier and seed that both have: candidate minus reference, in points."""
     rows = []
     for one, other in pairs_of(results, candidate, *references):
-        first, second = (results.records[cell]["correct"].to_numpy() for cell in (one, other))
+        first, second = (results.records[cell]["p_correct"].to_numpy() for cell in (one, other))
         difference, low, high = paired_difference(first, second)
         rows.append(
             {
@@ -126,7 +138,7 @@ def compare(results: Results, candidate: str, *references: str) -> pd.DataFrame:
                 "difference": round(100 * difference, 4),
                 "ci_low": round(100 * low, 4),
                 "ci_high": round(100 * high, 4),
-                "p": mcnemar(first, second),
+                "p": paired_test(first, second),
                 "candidate_flags": ", ".join(results.diagnosis.names(one)),
                 "reference_flags": ", ".join(results.diagnosis.names(other)),
                 "candidate_weights": one.ensemble.weights[:12],
@@ -196,7 +208,9 @@ def under_attack(table: pd.DataFrame) -> pd.Series[bool]:
     return table["tier"] != Clean.evaluation
 
 
-def verdict(table: pd.DataFrame, seeds: pd.DataFrame, candidate: str, reference: str) -> str:
+def verdict(
+    table: pd.DataFrame, seeds: pd.DataFrame, candidate: str, reference: str, over_images: str = MCNEMAR
+) -> str:
     """What may be said against one reference: over training seeds where there are several, else seed by seed."""
     attacked, trained = table[under_attack(table)], seeds[under_attack(seeds)]
     if attacked.empty:
@@ -204,11 +218,11 @@ def verdict(table: pd.DataFrame, seeds: pd.DataFrame, candidate: str, reference:
     if trained.empty:
         several = attacked["seed"].nunique() > 1
         settings = "pairs of attack setting and seed" if several else _settings(len(attacked))
-        return _conclusion(attacked, candidate, reference, settings, "McNemar's test")
+        return _conclusion(attacked, candidate, reference, settings, over_images)
     count = int(trained["seeds"].max())
     test = f"a paired t-test over {count} training seeds"
     words = _conclusion(trained, candidate, reference, _settings(len(trained)), test)
-    return " ".join([words, *_alone(trained, candidate), *_limits(trained, candidate, reference)])
+    return " ".join([words, *_alone(trained, candidate, over_images), *_limits(trained, candidate, reference)])
 
 
 def _settings(count: int) -> str:
@@ -240,7 +254,7 @@ def _conclusion(rows: pd.DataFrame, candidate: str, reference: str, settings: st
     )
 
 
-def _alone(rows: pd.DataFrame, candidate: str) -> list[str]:
+def _alone(rows: pd.DataFrame, candidate: str, test: str) -> list[str]:
     """What each training says by itself, in words: its test is over images."""
     always = [
         f"{word} in {count}"
@@ -248,9 +262,7 @@ def _alone(rows: pd.DataFrame, candidate: str) -> list[str]:
         if (count := int((rows[f"seeds_{word}"] == rows["seeds"]).sum()))
     ]
     where = " and ".join(always)
-    return [f"Each seed by itself (McNemar's test, Holm's correction) has {candidate} {where} of {len(rows)}."] * bool(
-        always
-    )
+    return [f"Each seed by itself ({test}, Holm's correction) has {candidate} {where} of {len(rows)}."] * bool(always)
 
 
 def _limits(rows: pd.DataFrame, candidate: str, reference: str) -> list[str]:

@@ -11,8 +11,8 @@ from benchmark.cells.cell import Cell
 from benchmark.cells.pictures import Pictures
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.findings.results import Results
-from benchmark.findings.rows import percent_interval
-from benchmark.findings.statistics import SIGNIFICANT, holm, mcnemar
+from benchmark.findings.rows import percent_mean_interval
+from benchmark.findings.statistics import SIGNIFICANT, holm, paired_test
 from defenses.errors import BadInput
 
 NORMS = ("linf", "l2", "l1")
@@ -129,8 +129,8 @@ def _usual(cell: Cell) -> str:
 
 
 def _measured(records: pd.DataFrame) -> dict[str, Any]:
-    count, right = len(records), int(records["correct"].sum())
-    low, high = percent_interval(right, count)
+    count, right = len(records), float(records["p_correct"].sum())
+    low, high = percent_mean_interval(records["p_correct"])
     fooled = records[records["attacked"] & ~records["correct"]]
     return {
         "samples": count,
@@ -148,14 +148,14 @@ def _measured(records: pd.DataFrame) -> dict[str, Any]:
 def _compared(records: pd.DataFrame, default: pd.DataFrame) -> dict[str, Any]:
     """What pairs of outcomes say, on the images that both have."""
     mine, other = records.align(default, join="inner", axis=0)
-    right, right_there = (frame["correct"].to_numpy(dtype=bool) for frame in (mine, other))
-    both = ~right & ~right_there & mine["attacked"].to_numpy(dtype=bool)
+    right, right_there = (frame["p_correct"].to_numpy(dtype=float) for frame in (mine, other))
+    both = ~(mine["correct"] | other["correct"]).to_numpy(dtype=bool) & mine["attacked"].to_numpy(dtype=bool)
     size, size_there = (float(frame["l2"][both].mean()) if both.any() else 0.0 for frame in (mine, other))
     return {
         "pairs": len(mine),
         "apart": int((right != right_there).sum()),
         "difference": round(100 * float(right.mean() - right_there.mean()), 4),
-        "p": mcnemar(right, right_there),
+        "p": paired_test(right, right_there),
         "same_outcome": round(100 * float((right == right_there).mean()), 4),
         "same_class": round(100 * float((mine["adversarial_prediction"] == other["adversarial_prediction"]).mean()), 4),
         "same_sizes": bool(np.allclose(mine[list(NORMS)], other[list(NORMS)], rtol=1e-3, atol=1e-4)),

@@ -16,7 +16,8 @@ from benchmark.findings.results import UNTIL, Results
 from benchmark.findings.sequential import Decision, decide, interval
 from defenses.errors import BadInput
 
-Outcomes = NDArray[np.bool_]
+Outcomes = NDArray[np.float64]
+"""The probability of a right prediction of every image: 0 or 1, unless the model is randomised."""
 WORDS = {"first leads": "candidate leads", "second leads": "reference leads"}
 COLUMNS = (
     "against", "dataset", "attack", "parameters", "library", "tier", "seed", "verdict", "images", "run", "planned",
@@ -109,9 +110,9 @@ def decision_table(results: Results, pairs: Sequence[tuple[Cell, Cell]], rule: D
     for one, other in pairs:
         if not one.task.attacks:
             continue
-        first, second = (results.records[cell]["correct"].to_numpy(dtype=bool) for cell in (one, other))
+        first, second = (results.records[cell]["p_correct"].to_numpy(dtype=float) for cell in (one, other))
         found = rule.decision(first, second)
-        known = interval(first.astype(float) - second, low=-1.0, alpha=rule.level)
+        known = interval(first - second, low=-1.0, alpha=rule.level)
         rows.append(
             {
                 "against": other.ensemble.defense,

@@ -1,7 +1,8 @@
 """Diagnostics: checks of a run's records that raise warnings about its numbers, each a named flag with advice.
 
 A pure function of cells and their per-image records. Attacks are compared on the same images, and one counts as
-ahead only where McNemar's exact test says so at ``ALPHA``: an evaluation that is sound raises no flag.
+ahead only where a paired test says so at ``ALPHA``: McNemar's exact test, or a betting test where a model is
+randomised. An evaluation that is sound raises no flag.
 docs/diagnostics.md explains every flag.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -21,7 +23,7 @@ from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import WorstCase
 from benchmark.findings import naming
 from benchmark.findings.checks import CHECKS, TRAINING
-from benchmark.findings.statistics import accuracy_interval, mcnemar
+from benchmark.findings.statistics import mean_interval, paired_test
 from benchmark.harness.records import judged, was_right
 
 ALPHA = 0.001
@@ -170,8 +172,12 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
         yield name, f"{count[column]} of {attacked} {words}" if count[column] and not expected else ""
     unstable = judged(records, "unstable")
     if unstable is not None:
-        words = f"two different outputs for {int(unstable.sum())} images that the model was shown twice"
-        yield "randomised-output", words if unstable.any() else ""
+        words = (
+            f"two different outputs for {int(unstable.sum())} images that the model was shown twice, and the attack "
+            "averages no draws: add eot=20"
+        )
+        averages = cell.task.attack is not None and cell.task.attack.averages
+        yield "randomised-output", words if unstable.any() and not averages else ""
     wrong_way = judged(records, "wrong_way")
     if wrong_way is not None:
         wrong = wrong_way[records["attacked"] & (records["linf"] > 0)]
@@ -186,7 +192,7 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
         yield "predicted-label-floor", words if 2 * back >= counted and _ahead(right, right & before) else ""
     if _iterative(cell) and bound and bound.norm == "linf" and bound.radius >= GREY:
         share = float(records["label"].value_counts(normalize=True).max())
-        low, _ = accuracy_interval(int(standing.sum()), len(standing), confidence=1 - ALPHA)
+        low, _ = mean_interval(standing, confidence=1 - ALPHA)
         words = f"accuracy {_percent(standing)} at ε={bound.radius:g}, while the largest class has {100 * share:.1f} %"
         yield "not-at-chance", words if low > share else ""
 
@@ -216,10 +222,10 @@ def _alike(row: Sequence[Cell]) -> Iterator[Checked]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A cell, and for each image whether it was right before the attack and still is."""
+    """A cell, and for each image how likely it was right before the attack and still is: 0 or 1, or a probability."""
 
     cell: Cell
-    standing: pd.Series[bool]
+    standing: pd.Series[float]
 
 
 def _monotone(group: Sequence[_Seen]) -> Iterator[Checked]:
@@ -324,22 +330,23 @@ def _against(name: str, cells: tuple[Cell, ...], suspect: _Seen, witnesses: Sequ
     yield name, cells, words
 
 
-def _ahead(first: pd.Series[bool], second: pd.Series[bool]) -> bool:
-    return bool(first.sum() > second.sum()) and mcnemar(first, second) < ALPHA
+def _ahead(first: pd.Series[Any], second: pd.Series[Any]) -> bool:
+    return bool(first.sum() > second.sum()) and paired_test(first, second) < ALPHA
 
 
-def _missed(worst: pd.Series[bool], single: pd.Series[bool]) -> int:
+def _missed(worst: pd.Series[float], single: pd.Series[float]) -> int:
+    """Images that one attack fools and the worst case does not: half a prediction apart, which draws hardly mistake."""
     one, other = worst.align(single, join="inner")
-    return int((one & ~other).sum())
+    return int((one - other >= 0.5).sum())
 
 
-def _standing(records: pd.DataFrame) -> pd.Series[bool]:
+def _standing(records: pd.DataFrame) -> pd.Series[float]:
     """Images that were right without the attack and are right with it; in tier paper, others may count as right."""
-    right = records["correct"].to_numpy() & was_right(records).to_numpy()
+    right = records[["p_correct", "p_clean"]].min(axis=1).to_numpy()
     return pd.Series(right, index=records["index"].to_numpy())
 
 
-def _percent(standing: pd.Series[bool]) -> str:
+def _percent(standing: pd.Series[float]) -> str:
     return f"{100 * float(standing.mean()):.1f} % of {len(standing)} images"
 
 

@@ -11,7 +11,7 @@ from benchmark.cells.cell import Cell, attack_titles
 from benchmark.evaluations.clean import Clean
 from benchmark.findings.results import Results
 from benchmark.findings.rows import table_of, tabled
-from benchmark.findings.statistics import SIGNIFICANT, mcnemar
+from benchmark.findings.statistics import SIGNIFICANT, paired_test
 
 
 class Layout:
@@ -70,7 +70,7 @@ class Layout:
         return self._best[key]
 
     def _find_best(self, dataset: str, attack: tuple[str, str], group: str) -> str | None:
-        found: dict[str, dict[int, pd.Series[bool]]] = {}
+        found: dict[str, dict[int, pd.Series[float]]] = {}
         alike: dict[int, dict[str, str]] = {}
         for defense in self.defenses(dataset):
             cells = [self.cells[p] for p in self.of(dataset, attack, group, defense)]
@@ -80,7 +80,7 @@ class Layout:
                 return None  # they may have stopped early, and the test is for a fixed number of images
             if any(cell.circumstances != alike.setdefault(cell.conditions.seed, cell.circumstances) for cell in cells):
                 return None
-            found[defense] = {c.conditions.seed: self.records[c].set_index("index")["correct"] for c in cells}
+            found[defense] = {c.conditions.seed: self.records[c].set_index("index")["p_correct"] for c in cells}
         if len(found) < 2:
             return None
         means = {defense: float(pd.concat(seeds.values()).mean()) for defense, seeds in found.items()}
@@ -113,12 +113,12 @@ class Layout:
         return rows[rows["samples"] == rows["samples"].max()].drop_duplicates("seed")
 
 
-def _leads(mine: dict[int, pd.Series[bool]], theirs: dict[int, pd.Series[bool]]) -> bool:
+def _leads(mine: dict[int, pd.Series[float]], theirs: dict[int, pd.Series[float]]) -> bool:
     """Ahead for each seed: what several seeds make of one image is not independent, so they are not pooled."""
     return mine.keys() == theirs.keys() and all(
         values.index.equals(theirs[seed].index)
         and values.mean() > theirs[seed].mean()
-        and mcnemar(values, theirs[seed]) < SIGNIFICANT
+        and paired_test(values, theirs[seed]) < SIGNIFICANT
         for seed, values in mine.items()
     )
 

@@ -37,13 +37,14 @@ OBJECTIVES = {
     "igat": "iGAT",
     "mce": "MCE",
     "mrboost": "MRBoost",
+    "lotos": "LOTOS",
     "label-smoothing": "label smoothing",
     "advt": "AdvT",
 }
 ATTACKS = {
     **{
         name: name.upper()
-        for name in ("fgsm", "bim", "pgd", "mim", "jsma", "ead", "mora", "apgd", "apgd-ce", "apgd-t", "fab-t")
+        for name in ("fgsm", "bim", "pgd", "mim", "jsma", "ead", "mora", "arc", "apgd", "apgd-ce", "apgd-t", "fab-t")
     },
     "cw": "C&W",
     "square": "Square",

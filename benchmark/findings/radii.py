@@ -152,7 +152,7 @@ def _points(results: Results, dataset: str, norm: Norm, ensembles: set[tuple[str
         aimed = task.attack is not None and task.attack.attack.wants_target
         here = cell.images.dataset == dataset and ensemble in ensembles
         if bound and bound.norm == norm and fair and here and not aimed:
-            one = (100 * float(results.records[cell]["correct"].mean()), task.attack_title)
+            one = (100 * float(results.records[cell]["p_correct"].mean()), task.attack_title)
             place = (*ensemble, bound.radius)
             lowest[place] = min(lowest.get(place, one), one)
     rows = [(*place, *one) for place, one in sorted(lowest.items())]

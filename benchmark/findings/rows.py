@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from benchmark.cells.cell import Cell
 from benchmark.findings import sequential
 from benchmark.findings.diagnostics import Diagnosis, diagnose
 from benchmark.findings.results import Results
-from benchmark.findings.statistics import accuracy_interval
-from benchmark.harness.records import was_right
+from benchmark.findings.statistics import accuracy_interval, mean_interval
 
 COLUMNS = (
     "dataset", "defense", "members", "network", "attack", "library", "parameters", "tier", "samples",
@@ -23,14 +23,14 @@ COLUMNS = (
 
 def summarise(cell: Cell, records: pd.DataFrame, diagnosis: Diagnosis | None = None) -> dict[str, Any]:
     """The row of table.csv for a finished cell; without the diagnosis of its run, it is checked by itself."""
-    count, correct = len(records), int(records["correct"].sum())
-    accuracy = 100 * correct / count
+    count = len(records)
+    accuracy = 100 * float(records["p_correct"].sum()) / count
     low, high = _interval(cell, records)
     published = published_beside(cell)
     return {
         **_names(cell),
         "samples": count,
-        "clean_accuracy": round(100 * float(was_right(records).mean()), 4),
+        "clean_accuracy": round(100 * float(records["p_clean"].mean()), 4),
         "accuracy": round(accuracy, 4),
         "ci_low": low,
         "ci_high": high,
@@ -61,11 +61,17 @@ def percent_interval(correct: int, count: int) -> tuple[float, float]:
     return round(100 * low, 4), round(100 * high, 4)
 
 
+def percent_mean_interval(right: ArrayLike) -> tuple[float, float]:
+    """The interval of an accuracy, in percent, from the probability of a right prediction of every image."""
+    low, high = mean_interval(right)
+    return round(100 * low, 4), round(100 * high, 4)
+
+
 def _interval(cell: Cell, records: pd.DataFrame) -> tuple[float, float]:
     """The 95 % interval of the accuracy, in percent; of a cell that may have stopped early, one for any time."""
     if cell.images.order == "file" or not cell.task.attacks:
-        return percent_interval(int(records["correct"].sum()), len(records))
-    found = sequential.interval(records["correct"])
+        return percent_mean_interval(records["p_correct"])
+    found = sequential.interval(records["p_correct"])
     return round(100 * found.low, 4), round(100 * found.high, 4)
 
 

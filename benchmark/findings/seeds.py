@@ -31,7 +31,7 @@ def seed_table(results: Results) -> pd.DataFrame:
 
 def _row(cells: list[Cell], results: Results) -> dict[str, Any]:
     first = cells[0]
-    found = spread([100 * float(results.records[cell]["correct"].mean()) for cell in cells])
+    found = spread([100 * float(results.records[cell]["p_correct"].mean()) for cell in cells])
     return {
         "dataset": first.images.dataset,
         "defense": first.ensemble.defense,

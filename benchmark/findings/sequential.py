@@ -25,14 +25,17 @@ STEP = 0.001
 """Means are refuted on a grid of tenths of a point; an interval reaches to the next one that is refuted."""
 
 
-def log_capitals(values: ArrayLike, mean: ArrayLike, low: float, alpha: float) -> tuple[Floats, Floats]:
+def log_capitals(
+    values: ArrayLike, mean: ArrayLike, low: float, alpha: float, fixed: bool = False
+) -> tuple[Floats, Floats]:
     """Log of both halves of the capital after each value, each (values, means): on larger and on smaller than the mean.
 
     ``values`` lie in [low, 1], in random order. The stake on a value depends on those before it alone. Each half
-    counts as ½ at the start, so that both together begin with 1.
+    counts as ½ at the start, so that both together begin with 1. With ``fixed``, the number of values was fixed in
+    advance, and the stakes are set for the end: they refute more there.
     """
     found, means = np.asarray(values, dtype=np.float64), np.atleast_1d(np.asarray(mean, dtype=np.float64))
-    stakes = _stakes(found, low, alpha)[:, None]
+    stakes = _stakes(found, low, alpha, fixed)[:, None]
     up = np.minimum(stakes, LARGEST_STAKE / np.maximum(means - low, 1e-12))
     down = np.minimum(stakes, LARGEST_STAKE / np.maximum(1 - means, 1e-12))
     distance = found[:, None] - means
@@ -40,7 +43,7 @@ def log_capitals(values: ArrayLike, mean: ArrayLike, low: float, alpha: float) -
     return larger, smaller
 
 
-def _stakes(values: Floats, low: float, alpha: float) -> Floats:
+def _stakes(values: Floats, low: float, alpha: float, fixed: bool) -> Floats:
     """What to bet on each value: more where the values before it varied little, less as they become many."""
     count = np.arange(1, len(values) + 1)
     span = 1 - low
@@ -48,7 +51,8 @@ def _stakes(values: Floats, low: float, alpha: float) -> Floats:
     means = (low + span / 2 + values.cumsum()) / (count + 1)
     squares = (span**2 / 4 + ((values - means) ** 2).cumsum()) / (count + 1)
     before = np.concatenate([[span**2 / 4], squares[:-1]])
-    return np.asarray(np.sqrt(2 * math.log(2 / alpha) / (before * count * np.log1p(count))))
+    horizon = np.full(len(values), len(values)) if fixed else count * np.log1p(count)
+    return np.asarray(np.sqrt(2 * math.log(2 / alpha) / (before * horizon)))
 
 
 @dataclass(frozen=True)
@@ -61,17 +65,29 @@ class Sequence:
     high: float
 
 
-def interval(values: ArrayLike, low: float = 0.0, alpha: float = 0.05) -> Sequence:
-    """The mean of values in [low, 1] with the interval of all means that were never refuted."""
+def interval(values: ArrayLike, low: float = 0.0, alpha: float = 0.05, fixed: bool = False) -> Sequence:
+    """The mean of values in [low, 1] with the interval of all means that were never refuted; see `log_capitals`."""
     found = np.asarray(values, dtype=np.float64)
     if not len(found):
         return Sequence(0, math.nan, low, 1.0)
     grid = np.linspace(low, 1.0, round((1 - low) / STEP) + 1)
-    kept = grid[(np.maximum(*log_capitals(found, grid, low, alpha)) < math.log(1 / alpha)).all(0)]
+    kept = grid[(np.maximum(*log_capitals(found, grid, low, alpha, fixed)) < math.log(1 / alpha)).all(0)]
     mean = float(found.mean())
     if not len(kept):  # every mean was refuted at some time, as happens with probability α at most
         return Sequence(len(found), mean, mean, mean)
     return Sequence(len(found), mean, max(low, float(kept[0]) - STEP), min(1.0, float(kept[-1]) + STEP))
+
+
+def refutation(differences: ArrayLike, alpha: float = 0.05) -> float:
+    """p-value that the mean of a fixed number of differences in [-1, 1] is 0: one over the most that the capital was.
+
+    Stakes are set for ``alpha``; the p-value holds whatever it was.
+    """
+    found = np.asarray(differences, dtype=np.float64)
+    if not len(found):
+        return 1.0
+    capital = np.logaddexp(*log_capitals(found, 0.0, -1.0, alpha, fixed=True)).max()
+    return float(np.exp(-max(0.0, capital)))
 
 
 @dataclass(frozen=True)

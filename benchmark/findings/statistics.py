@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special  # scipy.stats has the same functions, and takes a third of a second to import
 
+from benchmark.findings import sequential
+
 SIGNIFICANT = 0.05
 """Level of the tests whose outcome tables and sentences tell."""
 
@@ -21,6 +23,37 @@ def accuracy_interval(correct: int, count: int, confidence: float = 0.95) -> tup
     return float(low), float(high)
 
 
+def mean_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
+    """Interval of the mean of values in [0, 1]: Clopper–Pearson where all are 0 or 1, else the betting interval.
+
+    A prediction of a randomised model is right with a probability, and Clopper–Pearson covers counts alone. The betting
+    interval (`benchmark.findings.sequential`) covers the mean of any values in [0, 1], draws included.
+    """
+    found = np.asarray(values, dtype=float)
+    if is_certain(found):
+        return accuracy_interval(int(found.sum()), len(found), confidence)
+    known = sequential.interval(found, alpha=1 - confidence, fixed=True)
+    return known.low, known.high
+
+
+def paired_test(first: ArrayLike, second: ArrayLike) -> float:
+    """Two-sided p-value that two models, on the same images, are right equally often.
+
+    McNemar's exact test where every value is 0 or 1; where some are probabilities, the betting test of a mean
+    difference of 0, which holds for any values in [0, 1].
+    """
+    one, other = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    if is_certain(one) and is_certain(other):
+        return mcnemar(one, other)
+    return sequential.refutation(one - other)
+
+
+def is_certain(values: ArrayLike) -> bool:
+    """Whether every value is 0 or 1: no prediction is left to chance."""
+    found = np.asarray(values, dtype=float)
+    return bool(((found == 0) | (found == 1)).all())
+
+
 def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
     """Exact two-sided p-value that two classifiers, on the same images, are right equally often."""
     one, other = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
@@ -30,7 +63,15 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> tuple[float, float, float]:
-    """Accuracy of ``first`` minus that of ``second`` on the same images, with Agresti and Min's interval."""
+    """Accuracy of ``first`` minus that of ``second`` on the same images, with Agresti and Min's interval.
+
+    Where some values are probabilities, with the betting interval of the mean difference.
+    """
+    if not (is_certain(first) and is_certain(second)):
+        found = sequential.interval(
+            np.asarray(first, dtype=float) - np.asarray(second, dtype=float), low=-1.0, alpha=1 - confidence, fixed=True
+        )
+        return found.mean, found.low, found.high
     one, other = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
     count = len(one)
     if count == 0:

@@ -11,20 +11,23 @@ from numpy.typing import NDArray
 from benchmark.attacks.bounds import Bound, Norm
 from benchmark.cells.cell import Cell, in_both_tiers, setting
 from benchmark.findings.layout import Layout
-from benchmark.findings.statistics import SIGNIFICANT, accuracy_interval, mcnemar
+from benchmark.findings.statistics import SIGNIFICANT, mean_interval, paired_test
 
 
 @dataclass(frozen=True)
 class Survival:
-    """Per defense, whether each image stays right under every attack of one bound."""
+    """Per defense, whether each image stays right under every attack of one bound; of a randomised one, how likely."""
 
     bound: Bound
     attacks: list[str]
     suite: bool
     """Whether the attacks are the suite of tier strong."""
     images: int
-    right: dict[str, NDArray[np.bool_]]
-    """Images of all seeds, one after the other; only defenses for which every cell is finished."""
+    right: dict[str, NDArray[np.float64]]
+    """The lowest probability of a right prediction of every image, 0 or 1 unless the ensemble is randomised.
+
+    Images of all seeds, one after the other; only defenses for which every cell is finished.
+    """
     seeds: int
     lacking: int
     """Defenses that are left out for that reason."""
@@ -34,10 +37,10 @@ class Survival:
     """Whether the number of images was fixed in advance, as McNemar's test needs."""
 
     def interval(self, defense: str) -> tuple[float, float] | None:
-        """Clopper–Pearson over the images, in percent; several seeds share images, so they get none."""
+        """95 % interval over the images, in percent; several seeds share images, so they get none."""
         if self.seeds > 1:
             return None
-        low, high = accuracy_interval(int(self.right[defense].sum()), self.images)
+        low, high = mean_interval(self.right[defense])
         return 100 * low, 100 * high
 
     def percent(self, defense: str) -> float:
@@ -55,7 +58,7 @@ class Survival:
             and self.alike
             and self.fixed_size
             and all(
-                mine.mean() > theirs.mean() and mcnemar(mine, theirs) < SIGNIFICANT
+                mine.mean() > theirs.mean() and paired_test(mine, theirs) < SIGNIFICANT
                 for defense, values in self.right.items()
                 if defense != leader
                 for mine, theirs in zip(
@@ -112,9 +115,9 @@ def shared_bound(layout: Layout, dataset: str) -> Bound | None:
     return max(groups, key=lambda bound: (len(groups[bound]), len(settings[bound])), default=None)
 
 
-def still_right(layout: Layout, cells: Sequence[Cell], images: int) -> NDArray[np.bool_]:
-    """Which of the first images all of these cells leave right."""
-    return np.logical_and.reduce([layout.records[cell]["correct"].to_numpy()[:images] for cell in cells])
+def still_right(layout: Layout, cells: Sequence[Cell], images: int) -> NDArray[np.float64]:
+    """Which of the first images all of these cells leave right: the lowest probability over the cells."""
+    return np.minimum.reduce([layout.records[cell]["p_correct"].to_numpy()[:images] for cell in cells])
 
 
 def measured_alike(cells: Sequence[Cell]) -> bool:

@@ -12,8 +12,7 @@ from benchmark.cells.cell import Cell, in_both_tiers, setting
 from benchmark.evaluations.whitebox import WhiteBox
 from benchmark.evaluations.worst_case import WorstCase
 from benchmark.findings.results import Results
-from benchmark.findings.rows import percent_interval, published_beside
-from benchmark.harness.records import was_right
+from benchmark.findings.rows import percent_mean_interval, published_beside
 
 
 def gap_table(results: Results) -> pd.DataFrame:
@@ -24,7 +23,7 @@ def gap_table(results: Results) -> pd.DataFrame:
     found = []
     for cell in results.of(WorstCase):
         assert isinstance(cell.task, WorstCase)
-        strong = results.records[cell]["correct"].to_numpy()
+        strong = results.records[cell]["p_correct"].to_numpy()
         row: dict[str, Any] = {
             "dataset": cell.images.dataset,
             "defense": cell.ensemble.defense,
@@ -40,22 +39,22 @@ def gap_table(results: Results) -> pd.DataFrame:
         both = in_both_tiers(large)
         for tier in ("paper", "strict"):
             outcomes = [
-                results.records[other]["correct"].to_numpy()[: len(strong)]
+                results.records[other]["p_correct"].to_numpy()[: len(strong)]
                 for other in large
                 if other.task.tier == tier and (not both or setting(other) in both)
             ]
-            worst = np.logical_and.reduce(outcomes) if outcomes else None
+            worst = np.minimum.reduce(outcomes) if outcomes else None
             row |= _measured(tier, worst) | {f"{tier}_attacks": len(outcomes)}
         row |= _measured("strong", strong) | {"suite": cell.task.suite}
-        found.append(row | _measured("clean", was_right(results.records[cell]).to_numpy()))
+        found.append(row | _measured("clean", results.records[cell]["p_clean"].to_numpy()))
     return pd.DataFrame(found)
 
 
-def _measured(tier: str, right: NDArray[np.bool_] | None) -> dict[str, float | None]:
+def _measured(tier: str, right: NDArray[np.float64] | None) -> dict[str, float | None]:
     """Accuracy in percent with its interval."""
     if right is None:
         return {tier: None, f"{tier}_low": None, f"{tier}_high": None}
-    low, high = percent_interval(int(right.sum()), len(right))
+    low, high = percent_mean_interval(right)
     return {tier: round(100 * float(right.mean()), 4), f"{tier}_low": low, f"{tier}_high": high}
 
 

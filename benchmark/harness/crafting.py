@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +18,10 @@ from benchmark.attacks.attacked import AttackedModel, Output, number_from
 from benchmark.attacks.definitions import FORWARD
 from benchmark.attacks.native.losses import margin
 from benchmark.harness.integrity import unchanged
-from benchmark.harness.prepared import outputs, predicted
-from benchmark.harness.subject import Classes
+from benchmark.harness.prepared import answers, outputs, predicted
+from benchmark.harness.seeding import seeded
+from benchmark.harness.subject import Classes, Subject
 from benchmark.harness.verification import norms, verify
-from benchmark.machine.devices import accelerators
 
 LOOKED_AT_TWICE = 4
 """Images of a batch that the model judges twice: an output that is drawn at random differs on every one."""
@@ -38,6 +36,13 @@ class Crafted:
     forwards: int
     backwards: int
     seconds: float
+
+    def kept(self, clean: Tensor, better: NDArray[np.bool_]) -> Crafted:
+        """The same with the clean image wherever the adversarial one is not the better of the two."""
+        if better.all():
+            return self
+        chosen = torch.from_numpy(better).to(clean.device)[:, None, None, None]
+        return replace(self, images=torch.where(chosen, self.images, clean))
 
     def costs(self, count: int) -> dict[str, float | int]:
         """What the batch cost, shared evenly by ``count`` images."""
@@ -67,7 +72,7 @@ def craft(
     """
     places = range(len(images)) if rows is None else rows.tolist()
     draws = [(seed, named.text, first + place) for place in places]
-    attacked = AttackedModel(model, output, draws, images, lambda seen: report(_so_far(named, seen, images)))
+    attacked = AttackedModel(model, output, draws, images, lambda seen: report(_so_far(named, seen, images)), named.eot)
     backend = named.backend()  # the clock starts when the library is imported
     began = time.perf_counter()
     with unchanged(model, named.text), seeded(seed, named.text, first), torch.cuda.device_of(images):
@@ -98,29 +103,52 @@ def craft(
 def _so_far(named: NamedAttack, seen: AttackedModel, images: Tensor) -> str:
     """How much of its work an attack has done, in words."""
     done = (seen.backwards + FORWARD * (seen.forwards - seen.backwards)) / len(images)
-    whole = named.attack.gradients(math.prod(images.shape[1:]), seen.classes)
+    whole = named.gradients(math.prod(images.shape[1:]), seen.classes)
     if not (named.attack.cost_known and 0 < done < whole):
         return f"{named.label}: {done:,.0f} gradients for each of {len(images)} images"
     return f"{named.label}: {done / whole:.0%} of a batch of {len(images)} images"
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What the model makes of adversarial images."""
+
+    predictions: Classes
+    right: NDArray[np.float64]
+    """Probability of a right prediction: 0 or 1, unless the model is randomised."""
+    found: dict[str, NDArray[np.bool_]]
+    """What is odd about it."""
+
+
 def judge(
-    model: nn.Module, clean: Tensor, adversarial: Tensor, given: Classes, targeted: bool
-) -> tuple[Classes, dict[str, NDArray[np.bool_]]]:
+    subject: Subject, clean: Tensor, adversarial: Tensor, labels: Classes, given: Classes, targeted: bool
+) -> Judged:
     """What the model predicts for adversarial images, and what is odd about it; ``clean`` is its clean output.
 
     ``unstable``: a second look at the same pixels, which the first few images get, gives another output.
     ``wrong_way``: the margin of the class the attack was given moved against the attack's goal.
     """
-    after = outputs(model, adversarial, len(adversarial))
+    model = subject.ensemble
+    after, right = expected_answers(subject, adversarial, labels, len(adversarial))
+    once = after if subject.draws == 1 else outputs(model, adversarial[:LOOKED_AT_TWICE], LOOKED_AT_TWICE)
     again = outputs(model, adversarial[:LOOKED_AT_TWICE], LOOKED_AT_TWICE)
     unstable = torch.zeros(len(after), dtype=torch.bool)
-    stable = torch.isclose(after[:LOOKED_AT_TWICE], again, rtol=1e-3, atol=1e-4, equal_nan=True)
+    stable = torch.isclose(once[:LOOKED_AT_TWICE], again, rtol=1e-3, atol=1e-4, equal_nan=True)
     unstable[:LOOKED_AT_TWICE] = ~stable.all(-1)
     classes = torch.from_numpy(given)
     rise = margin(clean, classes) - margin(after, classes)  # the loss falls where the given class gains
     wrong_way = rise < 0 if targeted else rise > 0
-    return predicted(after), {"unstable": unstable.numpy(), "wrong_way": wrong_way.numpy()}
+    return Judged(predicted(after), right, {"unstable": unstable.numpy(), "wrong_way": wrong_way.numpy()})
+
+
+def expected_answers(
+    subject: Subject, images: Tensor, labels: Classes, batch_size: int
+) -> tuple[Tensor, NDArray[np.float64]]:
+    """What the ensemble is expected to give for images, and the probability that its prediction is right."""
+    if subject.draws == 1:
+        return answers(subject.ensemble, images, labels, batch_size)
+    with seeded(0, "judge", 0):
+        return answers(subject.ensemble, images, labels, batch_size, subject.draws)
 
 
 def wrong_labels(labels: Classes, classes: int, first: int, seed: int) -> Classes:
@@ -132,20 +160,3 @@ def wrong_labels(labels: Classes, classes: int, first: int, seed: int) -> Classe
 def pixels(images: Tensor, kind: type[np.floating[Any]]) -> tuple[list[bytes], list[list[int]]]:
     """The bytes of every image in the given precision, and its shape."""
     return [picture.cpu().numpy().astype(kind).tobytes() for picture in images], [list(images.shape[1:])] * len(images)
-
-
-@contextmanager
-def seeded(seed: int, what: str, first: int) -> Iterator[None]:
-    """Seed every generator an attack library may draw from, and put them all back afterwards."""
-    number = number_from(seed, what, first)
-    python, numpy = random.getstate(), np.random.get_state()
-    there = accelerators()
-    with torch.random.fork_rng(devices=range(len(there)), device_type=there[0].type if there else "cuda"):
-        random.seed(number)
-        np.random.seed(number % 2**32)
-        torch.manual_seed(number)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)

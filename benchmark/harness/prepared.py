@@ -11,9 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from defenses.members.ensemble import evaluation_mode
+from defenses.members.combination import Random
+from defenses.members.diversity import log_mean_probability
+from defenses.members.ensemble import Ensemble, evaluation_mode
 from defenses.members.subnormals import subnormals_as_zero
 
+DRAWS = 20
+"""Predictions of every image by which a model is judged whose output is random."""
 NO_CLASS = -1
 """What a model predicts whose output is not a number."""
 
@@ -74,6 +78,31 @@ def predicted(output: Tensor) -> NDArray[np.int64]:
     """Predicted classes of outputs (N, L) on the CPU; an output with NaN predicts nothing, which is -1."""
     classes = output.argmax(-1)
     return classes.masked_fill(output.isnan().any(-1), NO_CLASS).numpy()
+
+
+@torch.no_grad()
+def answers(
+    model: nn.Module, images: Tensor, labels: NDArray[np.int64], batch_size: int, draws: int = 1
+) -> tuple[Tensor, NDArray[np.float64]]:
+    """What a model is expected to give, (N, L), and the probability that its prediction is right, (N,).
+
+    The probability is 0 or 1, except for a randomised ensemble, where it is exact, and for a model whose output is
+    random itself, where it is the share of the ``draws`` that are right.
+    """
+    rule = model.combination if isinstance(model, Ensemble) else None
+    if isinstance(rule, Random):
+        logits = torch.cat([model.member_logits(part.clone()).cpu() for part in images.split(batch_size)], dim=1)  # type: ignore[operator]
+        return rule.combine(logits), rule.probability_right(logits, torch.from_numpy(labels)).numpy()
+    drawn = torch.stack([outputs(model, images, batch_size) for _ in range(draws)])
+    right = np.mean([predicted(one) == labels for one in drawn], axis=0)
+    return (drawn[0] if draws == 1 else log_mean_probability(drawn)), right
+
+
+@torch.no_grad()
+def is_random(model: nn.Module, images: Tensor) -> bool:
+    """Whether the model gives two different outputs for the same images; rounding aside."""
+    once, again = (outputs(model, images, len(images)) for _ in range(2))
+    return not torch.isclose(once, again, rtol=1e-3, atol=1e-4, equal_nan=True).all()
 
 
 @torch.no_grad()

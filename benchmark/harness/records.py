@@ -6,7 +6,7 @@ An evaluation takes `RECORDS` as it is, or adds columns of its own. `Schema.fram
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -79,6 +79,8 @@ class Schema:
         kind: Any = column.kind
         if column.name == "adversarial_prediction":  # without an attack, what the clean image was taken for
             return records["clean_prediction"].astype(kind)
+        if column.name in CERTAIN:  # without randomness, what happens has probability 1
+            return CERTAIN[column.name](records).astype(kind)
         if column.default is None:
             raise ValueError(f"the records have no column {column.name!r}, which every record needs")
         return pd.Series(column.default, index=records.index, dtype=kind)
@@ -93,6 +95,8 @@ RECORDS = Schema(
         Column("attacked", "bool", "whether the image was attacked", False),
         Column("adversarial_prediction", "int64", "class predicted for the adversarial image"),
         Column("correct", "bool", "whether the image counts as classified correctly, by the rules of the evaluation"),
+        Column("p_clean", "float64", "probability of a right prediction of the clean image; 0 or 1 without randomness"),
+        Column("p_correct", "float64", "probability that the image counts as classified correctly; likewise"),
         Column("unmoved", "bool", "the attack returned the clean image", False),
         Column("not_finite", "bool", "the attack returned NaN or infinity; the clean image was taken instead", False),
         Column("out_of_box", "bool", "the attack left [0, 1]; the image was clipped", False),
@@ -121,5 +125,12 @@ def judged(records: pd.DataFrame, name: str) -> pd.Series[bool] | None:
 
 
 def was_right(records: pd.DataFrame) -> pd.Series[bool]:
-    """Images that were classified correctly before the attack."""
+    """Images that were classified correctly before the attack; of a randomised model, by its expected output."""
     return records["clean_prediction"] == records["label"]
+
+
+CERTAIN: dict[str, Callable[[pd.DataFrame], pd.Series[bool]]] = {
+    "p_clean": was_right,
+    "p_correct": lambda records: records["correct"],
+}
+"""Probabilities of a model that is not randomised."""

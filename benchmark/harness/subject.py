@@ -13,11 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmark.harness.acceleration import PROBED, accelerated, reduced
-from benchmark.harness.prepared import predicted, prepared
+from benchmark.harness.prepared import DRAWS, answers, is_random, predicted, prepared
+from benchmark.harness.seeding import seeded
+from defenses.members.combination import Random
 from defenses.members.ensemble import Ensemble, predict_logits
 from defenses.members.images import LabelledImages
 
 Classes = NDArray[np.int64]
+LOOKED_AT = 8
+"""Images by which a model shows whether its output is random."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,15 @@ class Subject:
     """Told what is being done, by evaluations of many parts."""
     keep_images: bool = False
     """Adversarial images that fool the ensemble are kept with the records."""
+    draws: int = 1
+    """Predictions of each image by which it is judged: more than 1 where the output of the ensemble is random."""
+    expected: NDArray[np.float64] | None = None
+    """Of a randomised ensemble: the probability of a right prediction of each clean image."""
+
+    @cached_property
+    def p_clean(self) -> NDArray[np.float64]:
+        """Probability of a right prediction of each clean image: 0 or 1, unless the ensemble is randomised."""
+        return (self.clean == self.labels).astype(np.float64) if self.expected is None else self.expected
 
     @cached_property
     def clean(self) -> Classes:
@@ -99,15 +112,24 @@ def subject_of(
         if logits is None:
             logits = predict_logits(ensemble, material.test, material.batch_size)
             wanted = ensemble.combination.combine(logits[:, : material.batch_size]).to(device)
+        labels, rule, expected = material.test.labels.numpy(), ensemble.combination, None
+        outputs, draws = rule.combine(logits), DRAWS if is_random(ensemble, probe[:LOOKED_AT]) else 1
+        if isinstance(rule, Random):
+            expected = rule.probability_right(logits, material.test.labels).numpy()
+        elif draws > 1:
+            with seeded(0, "clean", 0):
+                outputs, expected = answers(ensemble, images, labels, material.batch_size, draws)
         yield Subject(
             ensemble=ensemble,
             fast=accelerated(ensemble, probe, material.acceleration, say, wanted),
             images=images,
             surrogate=accelerated(other, probe, material.acceleration, say) if other else None,
-            labels=material.test.labels.numpy(),
+            labels=labels,
             logits=logits,
-            outputs=ensemble.combination.combine(logits),
             say=say,
+            outputs=outputs,
+            expected=expected,
+            draws=draws,
             report=report,
             keep_images=material.keep_images,
         )

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pandas as pd
 
-from benchmark.harness.records import FLAGS, JUDGED, NORMS, PICTURES, SUCCESSES, was_right
+from benchmark.harness.records import FLAGS, JUDGED, NORMS, PICTURES, SUCCESSES
 from defenses.errors import BadInput
 from defenses.registry import did_you_mean
 
@@ -30,10 +30,12 @@ def as_strict(records: pd.DataFrame) -> pd.DataFrame:
     """Records of tier ``paper`` by the rules of ``strict``, for an attack that is handed the same in both.
 
     An image that was right has the true label as its predicted one, so the same adversarial image is made of it. One
-    that was wrong counts as wrong and as not attacked.
+    that was wrong counts as wrong and as not attacked. A prediction of a randomised model that was right with some
+    probability counts as right with that one at most.
     """
-    wrong = ~was_right(records)
+    wrong = records["p_clean"] == 0
     blank = {"adversarial_prediction": records["clean_prediction"], **dict.fromkeys((*PICTURES, *SUCCESSES), None)}
     blank |= dict.fromkeys(("attacked", "correct", *FLAGS, *JUDGED), False) | dict.fromkeys(NORMS, 0.0)
+    records = records.assign(p_correct=records[["p_correct", "p_clean"]].min(axis=1))
     seen = [name for name in records if name in blank and not (name in JUDGED and records[name].isna().all())]
     return records.assign(**{name: records[name].mask(wrong, blank[name]) for name in seen})

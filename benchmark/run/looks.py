@@ -139,7 +139,7 @@ class Looks:
             display.say(f"{title}: {word} after {row.images} images; {left} of {len(self.rows)} rows go on")
 
     def _outcomes(self, cell: Cell, row: _Row) -> Outcomes:
-        found = [self.parts[cell][span]["correct"].to_numpy(dtype=bool) for span in row.spans[: row.done]]
+        found = [self.parts[cell][span]["p_correct"].to_numpy(dtype=float) for span in row.spans[: row.done]]
         return np.concatenate(found)
 
 

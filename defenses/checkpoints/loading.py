@@ -40,6 +40,7 @@ def load_checkpoint(spec: str | Path, *, trust: bool = False, network_file: str 
         ensemble = load_foreign(spec, expected.get("shape"), expected.get("classes"), trust)
     if rule is not None:
         assert ensemble.provenance is not None
+        rule.check(len(ensemble))
         ensemble.combination = rule
         ensemble.provenance = replace(ensemble.provenance, combine=rule.text)
     for name, value in expected.items():

@@ -30,9 +30,16 @@ class Combination(ABC):
         """The one text form, such as ``logits``."""
         return specs.canonical(self.name, self)
 
+    randomised: ClassVar[bool] = False
+    """True when the ensemble answers with a member that is drawn: a prediction is then right with a probability."""
+
     @abstractmethod
     def combine(self, logits: Tensor) -> Tensor:
         """The log of the ensemble's prediction, (N, L), with a gradient to the members' logits."""
+
+    def check(self, members: int) -> None:
+        """Refuse an ensemble with a number of members that the rule does not suit; a rule may suit any."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -73,13 +80,56 @@ class Votes(Combination):
         return torch.logaddexp(votes.to(mean.dtype).log(), mean - math.log(2)) - math.log(len(logits) + 0.5)
 
 
-RULES: dict[str, type[Combination]] = {rule.name: rule for rule in (Probabilities, Logits, Votes)}
+@dataclass(frozen=True)
+class Random(Combination):
+    """One member, drawn with probability p_k for every image, gives the prediction: a randomised ensemble.
+
+    The output is the log of the expected probabilities, log Σ_k p_k softmax(z_k): attacks ascend the exact expectation
+    over the draw. A prediction is right with the probability of the members that are right, `probability_right`.
+    """
+
+    name: ClassVar[str] = "random"
+    randomised: ClassVar[bool] = True
+
+    p: tuple[float, ...] = ()
+    """The probability of each member, written ``0.5x0.3x0.2``; equal ones where none are given."""
+
+    def __post_init__(self) -> None:
+        if self.p and not (min(self.p) >= 0 and abs(sum(self.p) - 1) <= SUM_TOLERANCE):
+            raise BadInput(f"p of the rule 'random' is {specs.value_text(self.p)}; give probabilities whose sum is 1")
+
+    def check(self, members: int) -> None:
+        if self.p and len(self.p) != members:
+            raise BadInput(
+                f"p of the rule 'random' has {len(self.p)} probabilities, the ensemble {members} members; give one each"
+            )
+
+    def weights(self, members: int) -> Tensor:
+        """The probability of each member, in double precision."""
+        self.check(members)
+        return torch.tensor(self.p or (1 / members,) * members, dtype=torch.float64)
+
+    def combine(self, logits: Tensor) -> Tensor:
+        weights = self.weights(len(logits)).to(logits.dtype).to(logits.device)  # not every device has float64
+        return torch.logsumexp(torch.log_softmax(logits, dim=-1) + weights.log()[:, None, None], dim=0)
+
+    def probability_right(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Σ_k p_k · [member k predicts the label], (N,), exact; a member whose output has NaN is wrong."""
+        right = (logits.argmax(-1) == labels) & ~logits.isnan().any(-1)
+        if self.p:
+            return self.weights(len(logits)) @ right.cpu().double()
+        return right.cpu().double().mean(0)  # to the last bit: all right is 1
+
+
+RULES: dict[str, type[Combination]] = {rule.name: rule for rule in (Probabilities, Logits, Votes, Random)}
+SUM_TOLERANCE = 1e-6
+"""How far the sum of written probabilities may be from 1."""
 USUAL = Probabilities()
 """What an ensemble does unless told otherwise."""
 
 
 def parse_combination(text: str) -> Combination:
-    """Read a rule by its name."""
+    """Read a rule: ``votes``, ``random`` or ``random(p=0.5x0.3x0.2)``."""
     call = specs.parse(text, "combination rule")
     if call.name not in RULES:
         raise BadInput(f"unknown combination rule {call.name!r}; {did_you_mean(call.name, RULES)}")

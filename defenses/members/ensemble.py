@@ -26,8 +26,9 @@ class Ensemble(nn.Module):
     work in pixel units. The output is the logarithm of the combined probabilities, (N, L).
 
     ``combine`` sets the combination rule: ``probabilities`` (the mean of the members' probabilities, the default),
-    ``logits`` (the softmax of their mean logits) or ``votes``; see `defenses.members.combination`. Predictions and
-    attacks use the rule. Training objectives use the members' logits and their mean probability.
+    ``logits`` (the softmax of their mean logits), ``votes`` or ``random`` (a member that is drawn predicts); see
+    `defenses.members.combination`. Predictions and attacks use the rule. Training objectives use the members' logits
+    and their mean probability.
     """
 
     output: Literal["log-probabilities"] = "log-probabilities"
@@ -50,6 +51,7 @@ class Ensemble(nn.Module):
             raise BadInput("an ensemble needs at least 1 member")
         self.members = nn.ModuleList(members)
         self.combination = parse_combination(combine) if isinstance(combine, str) else combine
+        self.combination.check(len(members))
         self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.float32))
         self.register_buffer("std", torch.as_tensor(std, dtype=torch.float32))
 

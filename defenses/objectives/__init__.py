@@ -24,6 +24,7 @@ from defenses.objectives.gal import GAL
 from defenses.objectives.igat import IGAT
 from defenses.objectives.jsd import JSD
 from defenses.objectives.label_smoothing import LabelSmoothing
+from defenses.objectives.lotos import LOTOS
 from defenses.objectives.margin_boosting import MCE, MRBoost
 from defenses.objectives.trs import TRS
 
@@ -33,6 +34,7 @@ __all__ = [
     "GAL",
     "IGAT",
     "JSD",
+    "LOTOS",
     "MCE",
     "TRS",
     "AdversarialTraining",

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from benchmark import evaluate
 from benchmark.cli import run
-from benchmark.harness.crafting import seeded
 from benchmark.harness.prepared import prepared
+from benchmark.harness.seeding import seeded
 from defenses.members.ensemble import Ensemble
 
 pytestmark = pytest.mark.gpu

@@ -46,6 +46,7 @@ SETTINGS = {
     "jsma": "gamma=0.05,eps=0.2",
     "mim": "eps=0.1,steps=3",
     "mora": "eps=0.1,steps=3,targets=2",
+    "arc": "eps=0.1,steps=2,targets=2",
     "pgd": "eps=0.1,steps=3",
     "square": "eps=0.2,queries=20",
 }

@@ -15,7 +15,10 @@ from benchmark.attacks.native.losses import LOSSES, Loss
 
 
 def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:
-    """Restart on what is not fooled yet; the first iterate that fools is kept, otherwise the last one of all."""
+    """Restart on what is not fooled yet; the first iterate that fools is kept, otherwise the last one of all.
+
+    Of a randomised ensemble, the last iterate of the start with the lowest expected accuracy is kept.
+    """
     adversarial = images.clone()
     restarted(model, images, labels, attack, adversarial, torch.arange(len(images), device=images.device))
     return adversarial
@@ -32,25 +35,32 @@ def restarted(
 ) -> Tensor:
     """Move the rows ``survivors`` of ``adversarial``; those that are left. ``first`` numbers the first start."""
     assert isinstance(model, AttackedModel)
+    lowest = torch.full((len(images),), torch.inf, device=images.device)
     for restart in range(first, first + attack.restarts):
         if not len(survivors):
             break
         x = random_start(model, images, survivors, attack.bound, restart)
         x, fooled = _ascend(model, images[survivors], x, labels[survivors], attack)
-        adversarial[survivors] = x
+        better = torch.ones_like(fooled)
+        if model.combination.randomised and not attack.targeted:  # fooled is an image that every member gets wrong
+            right = model.probability_right(x, labels[survivors])
+            better, fooled = right < lowest[survivors], right == 0
+            lowest[survivors] = torch.minimum(lowest[survivors], right)
+        adversarial[survivors[better]] = x[better]
         survivors = survivors[~fooled]
     return survivors
 
 
-def _ascend(model: nn.Module, clean: Tensor, start: Tensor, labels: Tensor, attack: PGD) -> tuple[Tensor, Tensor]:
+def _ascend(model: AttackedModel, clean: Tensor, start: Tensor, labels: Tensor, attack: PGD) -> tuple[Tensor, Tensor]:
     loss, sign = LOSSES[attack.loss], -1 if attack.targeted else 1
     x = start.clone()
     fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     running = torch.arange(len(x), device=x.device)
     for _ in range(attack.steps):
         gradient, hit = gradient_of(model, x[running], labels[running], loss, attack.targeted)
-        fooled[running[hit]] = True
-        running, gradient = running[~hit], gradient[~hit]
+        if not model.randomised:  # else it may become more likely still to be wrong
+            fooled[running[hit]] = True
+            running, gradient = running[~hit], gradient[~hit]
         if not len(running):
             return x, fooled
         here = x[running]

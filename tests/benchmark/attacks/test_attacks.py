@@ -14,8 +14,9 @@ from torch.nn import functional
 from benchmark import evaluate
 from benchmark.attacks import ATTACKS, library_version, parse_attack
 from benchmark.attacks.attacked import AttackedModel
-from benchmark.harness.crafting import seeded, wrong_labels
+from benchmark.harness.crafting import wrong_labels
 from benchmark.harness.prepared import prepared
+from benchmark.harness.seeding import seeded
 from benchmark.harness.verification import verify
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble

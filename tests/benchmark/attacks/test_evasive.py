@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from benchmark.api import evaluate
 from benchmark.attacks import NamedAttack, parse_attack
 from benchmark.attacks.attacked import AttackedModel
-from benchmark.harness.crafting import craft, seeded
+from benchmark.harness.crafting import craft
 from benchmark.harness.prepared import prepared
+from benchmark.harness.seeding import seeded
 from defenses.errors import BadInput
 from defenses.members.diversity import log_ensemble_diversity
 from defenses.members.ensemble import Ensemble

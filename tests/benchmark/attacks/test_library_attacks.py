@@ -27,7 +27,8 @@ from benchmark.cells.cell import Cell
 from benchmark.cells.codec import from_json, to_json
 from benchmark.evaluations.transfer import Transfer, aimed
 from benchmark.evaluations.whitebox import WhiteBox
-from benchmark.harness.crafting import craft, seeded
+from benchmark.harness.crafting import craft
+from benchmark.harness.seeding import seeded
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble
 

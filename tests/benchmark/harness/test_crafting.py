@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.attacks import parse_attack
-from benchmark.harness.crafting import craft, judge, seeded, wrong_labels
+from benchmark.harness.crafting import craft, judge, wrong_labels
 from benchmark.harness.prepared import prepared
+from benchmark.harness.seeding import seeded
+from benchmark.harness.subject import Subject
 from defenses.members.ensemble import Ensemble
 
 
@@ -62,9 +65,16 @@ class _Drifting(nn.Module):
         return output
 
 
+def _subject(model: nn.Module) -> Subject:
+    """A subject of which the judge needs the model alone."""
+    nothing = torch.zeros(0)
+    return Subject(cast(Ensemble, model), model, nothing, np.zeros(0, dtype=np.int64), nothing, nothing, None)
+
+
 def _unstable(model: nn.Module, count: int) -> list[bool]:
     clean, images, labels = torch.zeros(count, 2), torch.zeros(count, 1, 2, 2), np.zeros(count, dtype=np.int64)
-    return judge(model, clean, images, labels, targeted=False)[1]["unstable"].tolist()
+    found = judge(_subject(model), clean, images, labels, labels, targeted=False).found
+    return [bool(value) for value in found["unstable"]]
 
 
 @pytest.mark.parametrize("row", range(4))
@@ -95,9 +105,11 @@ def test_a_margin_that_moved_against_the_goal_is_told(targeted: bool) -> None:
         def forward(self, images: Tensor) -> Tensor:
             return after[: len(images)]
 
-    predicted, found = judge(Fixed(), clean, torch.zeros(3, 1, 2, 2), np.zeros(3, dtype=np.int64), targeted)
-    assert predicted.tolist() == [0, 0, 0] and not found["unstable"].any()
-    assert found["wrong_way"].tolist() == ([True, False, False] if targeted else [False, True, False])
+    labels = np.zeros(3, dtype=np.int64)
+    seen = judge(_subject(Fixed()), clean, torch.zeros(3, 1, 2, 2), labels, labels, targeted)
+    assert seen.predictions.tolist() == [0, 0, 0] and seen.right.tolist() == [1, 1, 1]
+    assert not seen.found["unstable"].any()
+    assert seen.found["wrong_way"].tolist() == ([True, False, False] if targeted else [False, True, False])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmark.harness.prepared import is_random
 from benchmark.harness.soundness import check_model
 from defenses.errors import BadInput
 
@@ -51,13 +52,14 @@ def test_outputs_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
         _check(_Fixed(torch.randn(shape)), [0, 2])
 
 
-def test_a_model_that_is_not_deterministic_is_refused() -> None:
+def test_a_model_that_is_not_deterministic_is_accepted_and_known() -> None:
     class Noisy(_Fixed):
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images) + torch.rand(2, 3)
 
-    with pytest.raises(BadInput, match="two different outputs"):
-        _check(Noisy(LOGITS), [0, 2])
+    assert _check(Noisy(LOGITS), [0, 2]) == 3
+    images = torch.rand(2, 1, 2, 2)
+    assert is_random(Noisy(LOGITS), images) and not is_random(_Fixed(LOGITS), images)
 
 
 @pytest.mark.parametrize(("labels", "wrong"), [([0, 3], 3), ([-1, 2], -1)])

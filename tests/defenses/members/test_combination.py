@@ -19,6 +19,7 @@ from defenses.members.combination import (
     RULES,
     Logits,
     Probabilities,
+    Random,
     Votes,
     parse_combination,
     split_combination,
@@ -36,7 +37,7 @@ def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 def _by_hand(logits: NDArray[np.float64], rule: str) -> NDArray[np.float64]:
     """The prediction of each rule in numpy, float64, (N, L)."""
     mean = _softmax(logits).mean(0)
-    if rule == "probabilities":
+    if rule in ("probabilities", "random"):
         return mean
     if rule == "logits":
         return _softmax(logits.mean(0))
@@ -102,6 +103,53 @@ def test_the_loss_of_votes_has_the_gradient_of_the_mean_probability_in_its_direc
     votes, mean = gradient(Votes), gradient(Probabilities)
     assert (votes.norm(dim=1) > 0).all()
     torch.testing.assert_close(nn.functional.cosine_similarity(votes, mean), torch.ones(20, dtype=torch.float64))
+
+
+def test_a_randomised_ensemble_is_right_with_the_probability_of_the_members_that_are() -> None:
+    """Three members, three images, label 0: by hand."""
+    logits = torch.zeros(3, 3, 2)
+    logits[0, :, 0] = torch.tensor([1.0, 1.0, -1.0])
+    logits[1, :, 0] = torch.tensor([1.0, -1.0, -1.0])
+    logits[2, :, 0] = torch.tensor([1.0, 1.0, -1.0])
+    labels = torch.zeros(3, dtype=torch.long)
+    assert Random((0.5, 0.3, 0.2)).probability_right(logits, labels).tolist() == pytest.approx([1, 0.7, 0])
+    assert Random().probability_right(logits, labels).tolist() == pytest.approx([1, 2 / 3, 0])
+    wanted = sum(p * torch.softmax(one.double(), -1) for p, one in zip((0.5, 0.3, 0.2), logits, strict=True))
+    torch.testing.assert_close(Random((0.5, 0.3, 0.2)).combine(logits.double()).exp(), wanted)
+    logits[0, 0, 1] = float("nan")
+    assert Random((0.5, 0.3, 0.2)).probability_right(logits, labels)[0].item() == pytest.approx(0.5)
+
+
+def test_a_member_of_probability_zero_has_no_say_and_no_gradient() -> None:
+    logits = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    output = Random((1.0, 0.0)).combine(logits)
+    torch.testing.assert_close(output, torch.log_softmax(logits[0], -1))
+    (gradient,) = torch.autograd.grad(output[:, 0].sum(), logits)
+    assert torch.isfinite(gradient).all() and (gradient[1] == 0).all() and (gradient[0] != 0).any()
+
+
+def test_the_gradient_of_the_expected_output_is_right_in_float64() -> None:
+    logits = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(Random((0.5, 0.3, 0.2)).combine, (logits,))
+
+
+@pytest.mark.parametrize("p", ["0.5x0.4", "1.5x-0.5", "nanx1", "0.5/0.5", "half"])
+def test_probabilities_that_are_none_are_bad_input(p: str) -> None:
+    with pytest.raises(BadInput):
+        parse_combination(f"random(p={p})")
+
+
+def test_every_member_needs_a_probability(tmp_path: Path) -> None:
+    members = list(build_ensemble("mini-resnet(width=2)", 2, SHAPE, 10).members)
+    with pytest.raises(BadInput, match="3 probabilities"):
+        Ensemble(members, combine="random(p=0.5x0.25x0.25)")
+    save_checkpoint(tmp_path / "ensemble.safetensors", Ensemble(members, torch.zeros(SHAPE)), _provenance())
+    with pytest.raises(BadInput, match="3 probabilities"):
+        load_checkpoint(f"{tmp_path}(combine=random(p=0.5x0.25x0.25))")
+    drawn = load_checkpoint(f"{tmp_path}(combine=random(p=1/4x3/4))")
+    assert drawn.combination == Random((0.25, 0.75)) and drawn.combination.text == "random(p=0.25x0.75)"
+    save_checkpoint(tmp_path / "again.safetensors", drawn, _provenance())
+    assert load_checkpoint(tmp_path / "again.safetensors").combination == Random((0.25, 0.75))
 
 
 def test_an_output_that_is_not_a_number_stays_one() -> None:
@@ -202,6 +250,8 @@ def test_a_function_may_give_an_ensemble_with_a_rule_and_a_spec_another(tmp_path
         ("a.pt:resnet20(leak=0.1)", "a.pt:resnet20(leak=0.1)", None),
         ("a.pt:resnet20(leak=0.1,combine=logits)", "a.pt:resnet20(leak=0.1)", Logits()),
         ("a.pt(combine=votes)", "a.pt", Votes()),
+        ("a.pt:resnet20(leak=0.1,combine=random(p=0.5x0.5))", "a.pt:resnet20(leak=0.1)", Random((0.5, 0.5))),
+        ("a.pt(combine=random)", "a.pt", Random()),
         ("net(width=4)-k2(combine=votes)", "net(width=4)-k2", Votes()),
         ("net(width=4)-k2", "net(width=4)-k2", None),
         ("net(combine=votes)-k2", "net(combine=votes)-k2", None),

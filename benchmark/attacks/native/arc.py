@@ -1,0 +1,151 @@
+"""ARC: an attack made for randomised ensembles, which takes their members one after another.
+
+The expected accuracy of a randomised ensemble falls in jumps, one for each member that is fooled, and the gradient of
+an averaged loss may point where no member is fooled at all. ARC instead crosses the boundary of one member at a time,
+by the smallest step that the linearised member needs, and takes no step that makes a right prediction more likely.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.attacks.attacked import AttackedModel
+from benchmark.attacks.bounds import Bound
+from benchmark.attacks.definitions import ARC
+from benchmark.attacks.native.balls import project, random_start, uphill
+
+OVERSHOOT = 0.02
+"""Share by which a step is longer than the linearised distance: on the boundary itself nothing is decided."""
+SHORT = 0.1
+"""Size of a step, in radii, where the linearised boundary is out of reach."""
+HALVINGS = 20
+"""Of the interval in which the size of a step is looked for that crosses although ball and box cut it."""
+ROUNDING = 1e-6
+"""By which two sums of the same probabilities may differ."""
+ROUNDS = 1000
+"""More than any attack has: keeps the draws of one start apart from those of the next."""
+
+
+def arc(model: nn.Module, images: Tensor, labels: Tensor, attack: ARC) -> Tensor:
+    """Walk from the image, then from drawn points; the point with the lowest expected accuracy is kept."""
+    assert isinstance(model, AttackedModel)
+    best = images.clone()
+    lowest = model.expected(_right(model, images, labels))
+    for restart in range(attack.restarts):
+        left = torch.nonzero(lowest > 0).flatten()
+        if not len(left):
+            break
+        start = random_start(model, images, left, attack.bound, restart) if restart else images[left]
+        x, expected = _walk(model, images[left], start, labels[left], left, restart, attack)
+        better = expected <= lowest[left] + ROUNDING
+        best[left[better]], lowest[left[better]] = x[better], expected[better]
+    return best
+
+
+def _walk(
+    model: AttackedModel, clean: Tensor, start: Tensor, labels: Tensor, places: Tensor, restart: int, attack: ARC
+) -> tuple[Tensor, Tensor]:
+    """Round after round, every member in a drawn order; the last point, and its expected accuracy."""
+    x = start.clone()
+    right = _right(model, x, labels)
+    for number in range(attack.steps):
+        expected = model.expected(right)
+        running = torch.nonzero(expected > 0).flatten()
+        if not len(running):
+            break
+        key = (restart + 1) * ROUNDS + number
+        order = model.uniform(places[running], (len(right),), key).argsort(1).to(running)
+        for turn in range(len(right)):
+            member = order[:, turn]
+            todo = right[member, running]  # a member that is fooled already has nothing to cross
+            rows, own = running[todo], member[todo]
+            if not len(rows):
+                continue
+            before = right[:, rows]
+            plain, careful = _crossed(model, x[rows], clean[rows], labels[rows], own, before, attack)
+            after = _right(model, plain, labels[rows])
+            lost = (~before & after).any(0)  # a member that was fooled is right again
+            if lost.any():
+                again = _right(model, careful[lost], labels[rows[lost]])
+                use = model.expected(again) <= model.expected(after[:, lost]) + ROUNDING
+                chosen = torch.nonzero(lost).flatten()[use]
+                plain[chosen], after[:, chosen] = careful[chosen], again[:, use]
+            kept = model.expected(after) <= model.expected(before) + ROUNDING
+            x[rows[kept]], right[:, rows[kept]] = plain[kept], after[:, kept]
+    return x, model.expected(right)
+
+
+def _crossed(
+    model: AttackedModel, x: Tensor, clean: Tensor, labels: Tensor, member: Tensor, right: Tensor, attack: ARC
+) -> tuple[Tensor, Tensor]:
+    """The images after the step that crosses the nearest linearised boundary of one member of each, two ways.
+
+    The first goes the shortest way; the second also away from the boundaries of the members that are fooled already.
+    """
+    point = x.detach().requires_grad_()
+    rows = torch.arange(len(x), device=x.device)
+    every = model.member_logits(point)
+    logits = every[member, rows]
+    lead = every.scatter(-1, labels.expand(len(every), -1)[..., None], -float("inf")).amax(-1) - every[:, rows, labels]
+    (away,) = torch.autograd.grad((lead * ~right).sum(), point, retain_graph=True)
+    others = logits.detach().scatter(-1, labels[:, None], -float("inf")).argsort(-1, descending=True)
+    nearest = x.new_full((len(x),), float("inf"))
+    margin, normal = torch.zeros_like(nearest), torch.zeros_like(x)
+    count = min(attack.targets, logits.shape[-1] - 1)
+    for rank in range(count):
+        gap = logits[rows, labels] - logits[rows, others[:, rank]]
+        (gradient,) = torch.autograd.grad(gap.sum(), point, retain_graph=rank < count - 1)
+        distance = gap.detach() / dual_norm(gradient, attack.bound)
+        closer = distance < nearest
+        nearest, margin = torch.where(closer, distance, nearest), torch.where(closer, gap.detach(), margin)
+        normal[closer] = -gradient[closer]
+    both = _scaled(normal, attack.bound) + _scaled(away, attack.bound)
+    return (
+        step_over(x, clean, normal, normal, margin, attack.bound),
+        step_over(x, clean, normal, both, margin, attack.bound),
+    )
+
+
+def _scaled(gradient: Tensor, bound: Bound) -> Tensor:
+    return gradient / dual_norm(gradient, bound)[:, None, None, None]
+
+
+def step_over(x: Tensor, clean: Tensor, normal: Tensor, way: Tensor, margin: Tensor, bound: Bound) -> Tensor:
+    """The smallest step, steepest along ``way``, after which normal · step exceeds the margin.
+
+    Without ball and box, and along the normal itself, its size is margin / dual norm of the normal, and `OVERSHOOT`
+    more. Where they cut the step, a longer one is looked for; where none crosses, a short one is taken.
+    """
+    unit = uphill(way, x, bound, 1.0)
+    needed = (1 + OVERSHOOT) * margin
+
+    def moved(size: Tensor) -> Tensor:
+        return project(x + size[:, None, None, None] * unit, clean, bound)
+
+    def gain(size: Tensor) -> Tensor:
+        return (normal * (moved(size) - x)).flatten(1).sum(1)
+
+    largest = torch.full_like(margin, 2 * bound.radius)
+    rate = (normal * unit).flatten(1).sum(1)
+    free = torch.where(rate > 0, needed / rate, largest).minimum(largest)
+    short, enough = free.clone(), largest.clone()
+    for _ in range(HALVINGS):
+        middle = (short + enough) / 2
+        crosses = gain(middle) >= needed
+        short, enough = torch.where(crosses, short, middle), torch.where(crosses, middle, enough)
+    rounding = 1e-5 * needed.abs()  # of a step that is not cut
+    size = torch.where(gain(free) >= needed - rounding, free, enough)
+    return moved(torch.where(gain(largest) >= needed, size, SHORT * bound.radius))
+
+
+def dual_norm(gradient: Tensor, bound: Bound) -> Tensor:
+    """How fast a linear function rises for each unit of the bound's norm: L1 for L∞, L2 for L2."""
+    found = gradient.flatten(1).norm(1 if bound.norm == "linf" else 2, dim=1)
+    return found.clamp_min(torch.finfo(found.dtype).tiny)
+
+
+@torch.no_grad()
+def _right(model: AttackedModel, x: Tensor, labels: Tensor) -> Tensor:
+    """Which members are right, (K, N)."""
+    return model.member_logits(x).argmax(-1) == labels
