@@ -15,7 +15,7 @@ import torch
 from benchmark import datasets, evaluate
 from benchmark.cells.store import Store
 from benchmark.cli import run
-from benchmark.harness.crafting import seeded
+from benchmark.harness.seeding import seeded
 from benchmark.machine.devices import find_device, present
 from benchmark.machine.hardware import describe_machine
 from defenses.checkpoints import load_checkpoint

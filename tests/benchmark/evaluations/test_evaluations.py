@@ -25,9 +25,10 @@ from benchmark.evaluations.detection import Detection, DetectionSection
 from benchmark.evaluations.diversity import Diversity
 from benchmark.evaluations.task import Section
 from benchmark.evaluations.transfer import Transfer, TransferSection
-from benchmark.harness.crafting import craft, seeded, wrong_labels
+from benchmark.harness.crafting import craft, wrong_labels
 from benchmark.harness.prepared import prepared
 from benchmark.harness.records import Span
+from benchmark.harness.seeding import seeded
 from benchmark.harness.subject import Subject
 from benchmark.plan.grid import Wish, narrow
 from benchmark.plan.planning import plan_cells

@@ -25,8 +25,9 @@ from benchmark.attacks import foolbox_backend, parse_attack
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.bounds import Norm
 from benchmark.findings.radii import radii, survivors
-from benchmark.harness.crafting import craft, seeded
+from benchmark.harness.crafting import craft
 from benchmark.harness.prepared import predict, prepared
+from benchmark.harness.seeding import seeded
 from benchmark.harness.verification import norms
 from defenses.checkpoints import load_checkpoint
 from defenses.members.ensemble import Ensemble
