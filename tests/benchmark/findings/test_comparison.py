@@ -83,7 +83,7 @@ def test_adversarial_training_differs_from_a_baseline_and_the_report_says_so_aga
     ("arguments", "message"),
     [
         (["--against", "baseline"], "baseline cannot be compared with itself"),
-        (["--dataset", "digits", "--preset", "demo"], "one of them"),
+        (["--dataset", "digits", "--preset", "demo"], "not both"),
         (["--dataset", "digts"], "unknown dataset 'digts'; did you mean digits?"),
         (["--dataset", "fashion-mnist"], "no preset compares on 'fashion-mnist'; known: cifar10, cifar100, digits, m"),
         (["--preset", "dmeo"], "did you mean demo"),
