@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LARGEST = 500_000
 """Bytes; the pre-commit hook has the same limit."""
+NO_RUNS = ("checkpoints", "benchmarks", "strong-stages")
+"""Folders of results that no run left."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def test_only_checkpoints_are_large(committed: list[Path]) -> None:
 def test_reference_results_are_cells_and_their_tables(committed: list[Path]) -> None:
     results = [path.relative_to(ROOT / "results") for path in committed if path.is_relative_to(ROOT / "results")]
     assert {path.name for path in results if len(path.parts) == 1} <= {"README.md", "train-references.sh"}
-    runs = [path for path in results if len(path.parts) > 1 and path.parts[0] not in ("checkpoints", "benchmarks")]
+    runs = [path for path in results if len(path.parts) > 1 and path.parts[0] not in NO_RUNS]
     kinds = {path.name if len(path.parts) == 2 else path.parts[1] + "/*" + path.suffix for path in runs}
     assert kinds <= {"manifest.json", "table.csv", "table.md", "cells/*.parquet", "figures/*.png"}
 
