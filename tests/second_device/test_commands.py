@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pandas as pd
@@ -34,7 +35,7 @@ def _run(checkpoint: Path, device: str, *more: str, samples: int = 6) -> pd.Data
     before = calls.total()
     assert run([*words, "--device", device, "--out", device, *more]) == 0
     assert (calls.total() > before) == (device != "cpu")
-    return _rows(Path(device))
+    return _rows(Path(device)) if "--out" not in more else pd.DataFrame()
 
 
 def test_auto_is_the_second_device_and_its_number_must_be_there() -> None:
@@ -72,12 +73,39 @@ def test_evaluate_gives_the_same_table_and_leaves_the_model_where_it_was(tier: s
     pd.testing.assert_frame_equal(tables[0], tables[1])
 
 
+def test_a_model_from_outside_gets_its_fast_copy_there() -> None:
+    torch.manual_seed(0)
+    body = [torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*body, torch.nn.Flatten(), torch.nn.Linear(4 * 64, 10)).eval()
+    images = datasets.load("digits").test.images(slice(0, 6))
+    labels = model(images).argmax(-1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a copy that is not used is a warning
+        tables = [
+            evaluate(model, images, labels, ["pgd(eps=0.1,steps=3)"], device=device).drop(columns="seconds")
+            for device in ("cpu", "second")
+        ]
+    pd.testing.assert_frame_equal(tables[0], tables[1])
+
+
 def test_a_run_that_keeps_its_images_has_the_same_table_and_verifies(checkpoint: Path) -> None:
     more = ["--attack", "fgsm(eps=0.1)", "--attack", "none", "--tier", "strict", "--surrogate", "none", "--keep-images"]
     there, here = (_run(checkpoint, device, *more) for device in ("second", "cpu"))
     pd.testing.assert_frame_equal(there, here)
     assert {cell.conditions.device for cell in Store(Path("second")).asked()} == {"second"}
     assert run(["verify", "second", "--model", str(checkpoint)]) == 0
+
+
+@pytest.mark.parametrize("first", ["cpu", pytest.param("second", marks=pytest.mark.slow)])
+def test_a_run_that_was_begun_on_one_device_goes_on_on_the_other(first: str, checkpoint: Path) -> None:
+    more = ["--tier", "strict", "--surrogate", "none", "--attack", "fgsm(eps=0.1)"]
+    whole = [*more, "--attack", "pgd(eps=0.1,steps=3)"]
+    other = "second" if first == "cpu" else "cpu"
+    _run(checkpoint, first, *more, "--out", "both")
+    _run(checkpoint, other, *whole, "--out", "both")
+    assert {cell.conditions.device for cell in Store(Path("both")).asked()} == {other}
+    _run(checkpoint, "cpu", *whole, "--out", "alone")
+    pd.testing.assert_frame_equal(_rows(Path("both")), _rows(Path("alone")))
 
 
 @pytest.mark.slow
@@ -136,3 +164,32 @@ def test_two_devices_get_a_worker_each_and_leave_the_same_table(checkpoint: Path
         said = done.stderr
     assert "2 workers with one device, second" in said
     pd.testing.assert_frame_equal(_rows(here / "second"), _rows(here / "cpu"))
+
+
+@pytest.mark.slow
+def test_tasks_of_ray_take_a_logical_gpu_each_and_leave_the_same_table(
+    checkpoint: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray counts GPUs that it is told of; its tasks find the second device, as they would find a real one."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -c constraints.txt -e '.[ray]'")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("PYTHONPATH", f"{SITE}{os.pathsep}{os.environ['PYTHONPATH']}")
+    node = {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 80 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    words = [sys.executable, "-m", "benchmark", "run", "demo", "--defense", str(checkpoint), "--surrogate", "none"]
+    words += ["--samples", "10", "--attack", "pgd(eps=0.1)", "--tier", "strict", "--threads", "1"]
+    said = ""
+    try:
+        for out, more in (
+            ("cpu", ["--device", "cpu"]),
+            ("wide", ["--executor", "ray", "--ray-address", cluster.address]),
+        ):
+            done = subprocess.run([*words, "--out", out, *more], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            said = done.stderr
+    finally:
+        cluster.shutdown()
+    assert "1 CPU and 1 GPU each" in said
+    assert {cell.conditions.device for cell in Store(here / "wide").asked()} == {"second"}
+    pd.testing.assert_frame_equal(_rows(here / "wide"), _rows(here / "cpu"))

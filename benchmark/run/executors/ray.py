@@ -19,6 +19,7 @@ from benchmark.cells.cell import Cell
 from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.harness.prepared import prepared
 from benchmark.harness.records import Span
+from benchmark.machine.devices import accelerators
 from benchmark.run.display import RunDisplay
 from benchmark.run.executors import Batch, Failure, Outcome, bundles
 from benchmark.run.executors.parcels import Parcel, pack, records, unpack
@@ -55,11 +56,12 @@ class OnRay:
     def find_device(self, name: str) -> torch.device:
         """``auto`` takes GPUs where the cluster has any, be it on other machines than this."""
         gpus = ray.cluster_resources().get("GPU", 0)
-        if name not in ("auto", "cpu", "cuda"):
-            raise BadInput(f"unknown device {name!r}; with --executor ray write auto, cpu or cuda")
-        if name == "cuda" and not gpus:
-            raise BadInput("device 'cuda' was asked for, but no node of the Ray cluster has a GPU; use --device cpu")
-        return torch.device("cuda" if gpus and name != "cpu" else "cpu")
+        kind = next((device.type for device in accelerators()), "cuda")  # the driver may have none of its own
+        if name not in ("auto", "cpu", kind):
+            raise BadInput(f"unknown device {name!r}; with --executor ray write auto, cpu or {kind}")
+        if name == kind and not gpus:
+            raise BadInput(f"device {kind!r} was asked for, but no node of the Ray cluster has a GPU; use --device cpu")
+        return torch.device(kind if gpus and name != "cpu" else "cpu")
 
     def train(self, missing: Sequence[EnsembleRequest], device: torch.device, display: RunDisplay) -> None:
         """The cluster does not train; the driver does, one ensemble after the other."""
@@ -103,7 +105,7 @@ class OnRay:
 
 def _share(device: torch.device) -> dict[str, int]:
     """What a task occupies: a GPU, or as many CPUs as this process has threads."""
-    return {"num_cpus": 1, "num_gpus": 1} if device.type == "cuda" else {"num_cpus": torch.get_num_threads()}
+    return {"num_cpus": torch.get_num_threads()} if device.type == "cpu" else {"num_cpus": 1, "num_gpus": 1}
 
 
 def _words(share: dict[str, int]) -> str:
