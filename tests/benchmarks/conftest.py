@@ -1,7 +1,9 @@
 """Contestants are timed in turn, round by round, so that a busy machine is busy for all; medians are compared.
 
+Times are CPU seconds of this process, which has one thread: waiting for a core that others use counts for nobody.
 What was measured goes into results/benchmarks: pytest-benchmark's JSON, ``benchmarks.csv`` with every number beside
-its target, and a plot. A target that is missed is printed as missed; it fails no test.
+its target, and a plot. A target that is missed is printed as missed; it fails no test. A ratio that falls a third below
+the committed baseline fails the run.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.finding import find
 from benchmark.machine.hardware import commit, describe_machine
 from defenses.members.ensemble import Ensemble, build_ensemble
+from tests.benchmarks.baseline import Ratio, fallen, read, write
 
 RESULTS = Path(__file__).parents[2] / "results" / "benchmarks"
 
@@ -55,6 +58,8 @@ class Finding:
 
 
 FINDINGS: list[Finding] = []
+TIMES = "times"
+"""Unit of the numbers that have a baseline: more is better."""
 Race = Callable[..., dict[str, float]]
 Note = Callable[..., None]
 
@@ -102,19 +107,21 @@ def race(benchmark: Any, note: Note) -> Race:
         best: bool = False,
     ) -> dict[str, float]:
         own, *others = contestants
-        seconds: dict[str, list[float]] = {name: [] for name in others}
+        seconds: dict[str, list[float]] = {name: [] for name in contestants}
+
+        def timed(name: str) -> None:
+            began = time.process_time()
+            contestants[name]()
+            seconds[name].append(time.process_time() - began)
 
         def rivals() -> None:
             for name in others:
-                began = time.perf_counter()
-                contestants[name]()
-                seconds[name].append(time.perf_counter() - began)
+                timed(name)
 
         if warm_up:
             for contestant in contestants.values():
                 contestant()
-        benchmark.pedantic(contestants[own], setup=rivals, rounds=rounds)
-        seconds[own] = benchmark.stats.stats.data
+        benchmark.pedantic(timed, args=(own,), setup=rivals, rounds=rounds)
         found = {name: (min if best else statistics.median)(seconds[name]) for name in contestants}
         for name, value in found.items():
             note(case, f"{'best' if best else 'median'} time of {name}", value, "s")
@@ -177,6 +184,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         table = csv.writer(file, lineterminator="\n")
         table.writerow([*(field.name for field in fields(Finding)), "verdict", "commit", "machine"])
         table.writerows([*astuple(finding), finding.verdict, commit(), machine] for finding in FINDINGS)
+    ratios = _ratios()
+    if terminalreporter.config.getoption("--new-baseline", False):
+        write(ratios)
     judged = [finding for finding in FINDINGS if finding.target]
     _plot(judged, machine)
     terminalreporter.section("ratios beside their targets")
@@ -186,6 +196,28 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.line(str(finding))
     missed = sum(finding.verdict == "MISSED" for finding in judged)
     terminalreporter.line(f"{len(judged) - missed} targets met, {missed} missed; {RESULTS / 'benchmarks.csv'}")
+    for line in fallen(ratios, read()):
+        terminalreporter.line(f"fallen by a third: {line}", red=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--new-baseline",
+        action="store_true",
+        help="keep the ratios in results/benchmarks/baseline.csv, docs/speed.md",
+    )
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A ratio that has fallen fails the run, unless the run makes a new baseline."""
+    new = session.config.getoption("--new-baseline", False)
+    if FINDINGS and not new and fallen(_ratios(), read()):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _ratios() -> list[Ratio]:
+    machine = ", ".join(f"{name} {value}" for name, value in describe_machine().items())
+    return [Ratio(one.suite, one.case, one.what, one.value, machine) for one in FINDINGS if one.unit == TIMES]
 
 
 def _plot(judged: list[Finding], machine: str) -> None:
