@@ -46,7 +46,7 @@ PARAMETERS = {
     "fgsm": "eps=0.4", "bim": "eps=0.4", "pgd": "eps=0.4", "mim": "eps=0.4", "jsma": "gamma=0.3",
     "cw": "c=10,steps=40,lr=0.05", "ead": "c=10,steps=40,lr=0.05", "evasive": "eps=0.4,steps=5",
     "fmn": "norm=l2,steps=40", "ddn": "steps=40",
-    "square": "eps=0.4,queries=60", "autoattack": "eps=0.4", "mora": "eps=0.4,steps=10",
+    "square": "eps=0.4,queries=60", "autoattack": "eps=0.4", "mora": "eps=0.4,steps=10", "arc": "eps=0.4,steps=5",
     "apgd": "eps=0.4,steps=10,loss=pma",
     "apgd-ce": "eps=0.4,steps=10", "apgd-t": "eps=0.4,steps=10", "fab-t": "eps=0.4,steps=10",
 }  # fmt: skip
