@@ -368,7 +368,7 @@ def _craft(
 
     copy = subject.short if stage.reduced else subject.fast
     model = copy if stage.member is None else cast("Ensemble", copy).member(stage.member)
-    return craft(model, stage.named, images, labels, first, seed, rows=rows)
+    return craft(model, stage.named, images, labels, first, seed, rows=rows, report=subject.report)
 
 
 def _note(found: dict[str, Any], crafted: Crafted, survivors: NDArray[np.int64], fooled: NDArray[np.bool_]) -> None:
