@@ -138,7 +138,7 @@ def evaluate(
 
 
 def _strong(suite: str, tier: str) -> Tier:
-    """Tier strong, which a suite asks for."""
+    """Tier strong, which a suite implies."""
     if suite not in SUITES:
         raise BadInput(f"unknown suite {suite!r}; {did_you_mean(suite, SUITES)}")
     if tier == "paper":
@@ -147,7 +147,7 @@ def _strong(suite: str, tier: str) -> Tier:
 
 
 def _check_kinds(model: object, images: object) -> None:
-    """Refuse what is often given in the place of a model or of images, with what to give instead."""
+    """Refuse common wrong types of model and images; the error names the right type."""
     if isinstance(model, (list, tuple, nn.ModuleList)):
         raise BadInput("model is a list; to evaluate one ensemble of these models, give defenses.Ensemble(models)")
     if isinstance(model, str):
@@ -166,7 +166,7 @@ def _check_kinds(model: object, images: object) -> None:
 
 
 def _found(task: Task, subject: Subject, spans: list[Span], seed: int, bar: BatchBar) -> pd.DataFrame | str:
-    """The records of a task, or why there are none: an attack that fails does not cost the others their rows."""
+    """The records of a task, or the reason of its failure. The other attacks keep their rows."""
     parts = []
     try:
         for span in spans:
@@ -183,7 +183,7 @@ def _found(task: Task, subject: Subject, spans: list[Span], seed: int, bar: Batc
 
 @contextmanager
 def _on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """The model there, and afterwards where it was."""
+    """Move the model to the device, and back afterwards."""
     tensors = [*model.parameters(), *model.buffers()]
     if any(tensor.is_inference() for tensor in tensors):
         raise BadInput(
@@ -203,7 +203,7 @@ def _on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def _convergence(model: nn.Module) -> str | None:
-    """What speaks against its training, where it was loaded from a checkpoint that says so."""
+    """Warnings about the training, if the model was loaded from a checkpoint that records them."""
     origin = model.provenance if isinstance(model, Ensemble) else None
     return doubts(origin) if origin else None
 
@@ -213,7 +213,7 @@ def _members(model: nn.Module) -> int:
 
 
 def _tasks(named: list[NamedAttack], tier: Tier, suite: str, members: int, classes: int, reduced: bool) -> list[Task]:
-    """What to run: every attack, or in tier ``strong`` the worst case at every bound among them."""
+    """Tasks to run: every attack, or in tier ``strong`` the worst case at every bound of the attacks."""
     for words in [remark(suite, classes)] if tier == "strong" else [one.remark(classes) for one in named]:
         if words:
             warnings.warn(words, stacklevel=3)

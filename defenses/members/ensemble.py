@@ -26,7 +26,7 @@ class Ensemble(nn.Module):
     work in pixel units. The output is the logarithm of the combined probabilities, (N, L).
 
     ``combine`` sets the combination rule: ``probabilities`` (the mean of the members' probabilities, the default),
-    ``logits`` (the softmax of their mean logits), ``votes`` or ``random`` (a member that is drawn predicts); see
+    ``logits`` (the softmax of their mean logits), ``votes`` or ``random`` (one drawn member predicts); see
     `defenses.members.combination`. Predictions and attacks use the rule. Training objectives use the members' logits
     and their mean probability.
     """
@@ -117,7 +117,7 @@ def build_ensemble(
 
 @contextmanager
 def batch_norm_mode(model: nn.Module, mode: Literal["batch", "running", "as set"]) -> Iterator[None]:
-    """Normalise by the batch's own statistics or by the running ones; in any case leave the running ones alone."""
+    """Normalise by the statistics of the batch or by the running statistics, which never change inside."""
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     before = [(norm.training, norm.track_running_stats) for norm in norms]
     for norm in norms:
@@ -132,7 +132,7 @@ def batch_norm_mode(model: nn.Module, mode: Literal["batch", "running", "as set"
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, every module's own mode back afterwards (frozen members stay frozen)."""
+    """Set evaluation mode inside, and restore the mode of every module afterwards (frozen members stay frozen)."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
