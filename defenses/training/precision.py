@@ -21,13 +21,13 @@ with torch.autocast("cpu", torch.bfloat16):
 
 def require_bfloat16(device: torch.device, instead: str = "--precision float32") -> None:
     """Refuse where a convolution in bfloat16, forwards and backwards, does not work; ``instead`` is the remedy."""
-    if not (_works_on_cpu() if device.type == "cpu" else _works_on(device)):
+    if not (_works_on_cpu(PROBE) if device.type == "cpu" else _works_on(device)):
         raise BadInput(f"bfloat16 does not work on this {device.type}; use {instead}")
 
 
 @functools.cache
-def _works_on_cpu() -> bool:
-    return subprocess.run([sys.executable, "-c", PROBE], capture_output=True, check=False).returncode == 0
+def _works_on_cpu(probe: str) -> bool:
+    return subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode == 0
 
 
 def _works_on(device: torch.device) -> bool:

@@ -88,6 +88,7 @@ CHANGES: dict[str, Any] = {
     "task.named.version": "4",
     "task.named.attack": PGD(eps=0.1, steps=11),
     "task.named.asked": Bound("l2", 0.5),
+    "task.named.eot": 20,
     "task.rules": "paper",
     "task.shared_images": True,
     "conditions.seed": 1,
