@@ -51,7 +51,7 @@ def test_the_copy_in_bfloat16_is_nearly_the_ensemble_and_its_gradients_are_float
 def test_a_processor_without_bfloat16_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     from defenses.training import precision
 
-    monkeypatch.setattr(precision, "_works_on_cpu", lambda: False)
+    monkeypatch.setattr(precision, "PROBE", "raise SystemExit(1)")
     ensemble, images = _used("mini-resnet", (1, 8, 8))
     with pytest.raises(BadInput, match="bfloat16 does not work on this cpu; use --acceleration folded"):
         reduced(ensemble, images)

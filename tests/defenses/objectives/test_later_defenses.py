@@ -160,8 +160,8 @@ def test_the_time_left_knows_that_dverge_costs_more_after_its_warm_up(digits: Tr
     assert relative_costs(named.defense, recipe, ensemble, False) == pytest.approx([1, 16 / 3, 16 / 3, 16 / 3])
     assert relative_costs(named.defense, recipe, ensemble, True) == pytest.approx([16 / 3] * 4)
     assert relative_costs(parse_defense("gal").defense, recipe, ensemble, False) == [1, 1, 1, 1]
-    seconds = [
-        estimate_seconds(_request(spec, "mini-resnet(width=2)", recipe), digits, "cpu")
+    seconds = [  # the least of several, since a step of a millisecond is timed beside other tests
+        min(estimate_seconds(_request(spec, "mini-resnet(width=2)", recipe), digits, "cpu") for _ in range(5))
         for spec in ("baseline", "dverge")
     ]
     assert seconds[1] > 1.5 * seconds[0]
