@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ import torch
 from benchmark.datasets.catalogue import Entry
 from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.folders import WHERE_REFERENCES, locate, references
+from benchmark.ensembles.own_labels import own_label
 from benchmark.ensembles.provenance import describe_combination, describe_training
 from benchmark.ensembles.training import train_ensemble, training_data
 from benchmark.harness.prepared import prepared
@@ -22,17 +21,12 @@ from benchmark.machine.terminal import visible
 from benchmark.machine.waiting import saying
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import (
-    EXAMPLE_RESNET18,
-    FILE_NAME,
     Provenance,
     is_checkpoint,
     load_checkpoint,
-    named_files,
     read_provenance,
-    split_network,
 )
 from defenses.errors import BadInput
-from defenses.members.combination import split_combination
 from defenses.members.ensemble import Ensemble
 from defenses.members.layers import has_features
 from defenses.training.estimates import estimate_seconds
@@ -83,26 +77,6 @@ def load_outside(spec: str, about: Entry, trust: bool = False, network: str = ""
                     place = spec if len(ensemble) == 1 else f"member {number} of {spec}"
                     raise BadInput(f"{place}: {error}") from error
     return Trained(own_label(spec), spec, ensemble, ensemble.provenance)
-
-
-def own_label(spec: str) -> str:
-    """What tables call a defense unless the user says otherwise."""
-    return visible(_label(spec)) if is_checkpoint(spec) else parse_defense(spec).label  # a file's name may be anything
-
-
-def _label(spec: str) -> str:
-    """What tables call a trained model: its file, its folder, or the function that makes it; and a rule it names."""
-    spec, rule = split_combination(spec)
-    if rule is not None:
-        return f"{_label(spec)} ({rule.text})"
-    weights, _ = split_network(spec)
-    if ".py:" in weights:
-        return spec.rpartition(":")[2]
-    if spec == EXAMPLE_RESNET18:
-        return spec
-    path, *others = (Path(os.path.realpath(path)) for path in named_files(weights)[0])  # a loop of links has a name too
-    label = path.parent.name if path.name == FILE_NAME else path.name if path.is_dir() else path.stem
-    return f"{label} and {len(others)} more" if others else label
 
 
 def _describe(trained: Trained) -> str:

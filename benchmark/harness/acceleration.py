@@ -16,7 +16,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from defenses.errors import BadInput, first_line
 from defenses.members.ensemble import Ensemble
-from defenses.members.networks import Block, ResidualNetwork
+from defenses.members.residual import Block, ResidualNetwork
 from defenses.registry import did_you_mean
 from defenses.training.precision import require_bfloat16
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmark.ensembles.finding import own_label
+from benchmark.ensembles.own_labels import own_label
 from benchmark.machine.terminal import visible
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import is_checkpoint

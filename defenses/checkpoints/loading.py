@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from defenses.checkpoints.outside import load_foreign, split_network
-from defenses.checkpoints.own import FILE_NAME, is_own, load_own
+from defenses.checkpoints.names import split_network
+from defenses.checkpoints.outside import load_foreign
+from defenses.checkpoints.own import load_own
+from defenses.checkpoints.provenance import FILE_NAME, is_own
 from defenses.errors import BadInput
 from defenses.members import user_networks
 from defenses.members.combination import split_combination

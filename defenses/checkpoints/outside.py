@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import zipfile
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, files
@@ -12,50 +11,16 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from defenses.checkpoints.functions import find_model, from_function
-from defenses.checkpoints.own import FILE_NAME, Provenance, digest, is_own, load_own
+from defenses.checkpoints.functions import from_function
+from defenses.checkpoints.names import EXAMPLE_RESNET18, FORMS, named_files, split_network
+from defenses.checkpoints.own import digest, load_own
 from defenses.checkpoints.programs import from_exported, from_torchscript
+from defenses.checkpoints.provenance import Provenance, is_own
 from defenses.checkpoints.recognition import Recognised, join
 from defenses.checkpoints.state_dicts import from_dverge, from_state_dict, is_dverge, read_safetensors, read_torch
 from defenses.errors import BadInput
-from defenses.members.combination import split_combination
 from defenses.members.ensemble import Ensemble
 from defenses.members.networks import Shape
-from defenses.user_functions import is_in_file
-
-EXAMPLE_RESNET18 = "pyautoattack:resnet18"
-"""The CIFAR-10 network that pyautoattack installs with its examples; how robust it is, is for a run to say."""
-
-_FILES = re.compile(r"(?P<files>.+?\.(?:safetensors|ckpt|pth|pt2?))(?::(?P<network>.+))?")
-_FORMS = "file.pth, file.pt:NETWORK, a.pt,b.pt:NETWORK, file.py:function, or a folder with " + FILE_NAME
-
-
-def is_checkpoint(spec: str) -> bool:
-    """True when a spec names a trained model; any other names a defense, which has to train one first."""
-    spec = split_combination(spec)[0]
-    if spec == EXAMPLE_RESNET18 or (Path(spec) / FILE_NAME).is_file() or split_network(spec)[1]:
-        return True
-    return find_model(spec) is not None if ".py:" in spec else _FILES.fullmatch(spec) is not None
-
-
-def split_network(spec: str) -> tuple[str, str]:
-    """Weights, and the network in a Python file that is named behind them, as in ``weights.pt:mine.py:VGG(width=8)``.
-
-    Without one, the spec as it is.
-    """
-    weights, _, network = spec.partition(":")
-    known = (Path(weights) / FILE_NAME).is_file() or _FILES.fullmatch(weights) is not None
-    return (weights, network) if known and is_in_file(network) else (spec, "")
-
-
-def named_files(spec: str) -> tuple[list[Path], str | None]:
-    """The files of ``a.pt,b.pt:network``, and the network; a path that is there is taken as it is."""
-    spec = split_combination(spec)[0]
-    match = _FILES.fullmatch(spec)
-    if match is None or Path(spec).exists():
-        return [Path(spec)], None
-    names, network = match.group("files", "network")
-    return [Path(names)] if Path(names).exists() else [Path(name.strip()) for name in names.split(",")], network
 
 
 def load_foreign(spec: str, shape: Shape | None = None, classes: int | None = None, trust: bool = False) -> Ensemble:
@@ -89,7 +54,7 @@ def _sha256(*texts: str) -> str:
 
 def _from_file(path: Path, network: str | None, shape: Shape | None, classes: int | None, trust: bool) -> Recognised:
     if not path.is_file():
-        raise BadInput(f"no checkpoint at {path}; write {_FORMS}")
+        raise BadInput(f"no checkpoint at {path}; write {FORMS}")
     content = _content(path)
     if content == "weights":
         stored: Any = read_safetensors(path) if _is_safetensors(path) else read_torch(path)

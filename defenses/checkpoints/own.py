@@ -4,64 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from defenses.checkpoints.provenance import METADATA, Provenance, read_provenance
 from defenses.errors import BadInput
 from defenses.files import write_bytes
 from defenses.members import user_networks
-from defenses.members.combination import USUAL, parse_combination
 from defenses.members.ensemble import Ensemble, build_ensemble
-from defenses.members.networks import Shape, find_network
+from defenses.members.networks import find_network
 from defenses.user_functions import is_in_file
-
-FILE_NAME = "ensemble.safetensors"
-FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where an ensemble comes from; stored beside its weights."""
-
-    defense: str
-    dataset: str
-    network: str
-    members: int
-    shape: Shape
-    classes: int
-    recipe: dict[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    epoch: int = 0
-    defense_digest: str = ""
-    data_checksum: str = ""
-    network_digest: str = ""
-    """Of the user's file that its network is in."""
-    started_from: str = ""
-    scores: dict[str, Any] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    weights_sha256: str = ""
-    written: str = ""
-    """The day it was written."""
-    recognised: str = ""
-    """What a model from outside was taken for, in words; empty for what this project trained."""
-    combine: str = USUAL.text
-    """How the members' outputs are combined."""
-    format: int = FORMAT
-
-    @property
-    def identity(self) -> str:
-        """What tells its predictions from those of others: the weights, and the rule that combines their outputs."""
-        if self.combine == USUAL.text:
-            return self.weights_sha256
-        return hashlib.sha256(f"{self.weights_sha256} combine={self.combine}".encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:
@@ -86,63 +45,7 @@ def save_checkpoint(path: Path, ensemble: Ensemble, provenance: Provenance) -> N
         "combine": ensemble.combination.text,
     }
     record = {**asdict(provenance), **found}
-    write_bytes(path, save(tensors, metadata={"adp-benchmark": json.dumps(record)}))
-
-
-def is_own(path: Path) -> bool:
-    """True for a file that `save_checkpoint` wrote."""
-    return path.suffix == ".safetensors" and path.is_file() and "adp-benchmark" in _metadata(path)
-
-
-def _metadata(path: Path) -> dict[str, str]:
-    if not path.is_file():  # a pipe would be waited for
-        raise BadInput(f"{path} is not a file; give a checkpoint that `adp-bench train` wrote")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise BadInput(f"{path} is truncated or not a safetensors file: {error}") from error
-
-
-def read_provenance(path: Path) -> Provenance:
-    """The metadata of one of this project's checkpoints, without its weights."""
-    metadata = _metadata(path)
-    if "adp-benchmark" not in metadata:
-        raise BadInput(f"{path} has no adp-benchmark metadata; give a checkpoint that `adp-bench train` wrote")
-    try:
-        record = json.loads(metadata["adp-benchmark"])
-        if record.get("format") != FORMAT:
-            raise BadInput(f"{path} has checkpoint format {record.get('format')}; this version reads format {FORMAT}")
-        known = {f.name for f in fields(Provenance)}
-        values = {k: v for k, v in record.items() if k in known}
-        origin = Provenance(**{**values, "shape": tuple(values["shape"])})
-        _check_kinds(origin)
-        return origin
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"{path} has metadata that cannot be read: {error}") from error
-
-
-def _check_kinds(origin: Provenance) -> None:
-    """Refuse metadata whose values are of another kind than they should be."""
-    usual = Provenance("", "", "", 1, (0, 0, 0), 1)
-    for name, value in asdict(usual).items():
-        found = getattr(origin, name)
-        if type(found) is not type(value):
-            raise ValueError(f"{name} is {found!r}")
-    told = {"name": (str,)} | dict.fromkeys(
-        ("test_accuracy", "train_seconds", "train_accuracy", "train_accuracy_before"), (int, float)
-    )
-    for name, value in {**origin.scores, **origin.recipe}.items():
-        if name in told and not isinstance(value, told[name]):
-            raise ValueError(f"{name} is {value!r}")
-    parse_combination(origin.combine)
-    accuracies = origin.scores.get("test_member_accuracy", [])
-    if not (isinstance(accuracies, list) and all(type(value) in (int, float) for value in accuracies)):
-        raise ValueError(f"test_member_accuracy is {accuracies!r}")
-    if not (origin.members >= 1 and origin.classes >= 1 and [type(size) for size in origin.shape] == [int] * 3):
-        raise ValueError(f"{origin.members} members, {origin.classes} classes, images of shape {origin.shape}")
+    write_bytes(path, save(tensors, metadata={METADATA: json.dumps(record)}))
 
 
 def load_own(path: Path, network: str = "") -> Ensemble:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from defenses import specs
 from defenses.errors import BadInput
-from defenses.members.diversity import log_mean_probability
 from defenses.registry import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,8 @@ class Probabilities(Combination):
     name: ClassVar[str] = "probabilities"
 
     def combine(self, logits: Tensor) -> Tensor:
+        from defenses.members.diversity import log_mean_probability
+
         return log_mean_probability(logits)
 
 
@@ -59,7 +60,7 @@ class Logits(Combination):
     name: ClassVar[str] = "logits"
 
     def combine(self, logits: Tensor) -> Tensor:
-        return torch.log_softmax(logits.mean(0), dim=-1)
+        return logits.mean(0).log_softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,10 @@ class Votes(Combination):
     name: ClassVar[str] = "votes"
 
     def combine(self, logits: Tensor) -> Tensor:
+        import torch
+
+        from defenses.members.diversity import log_mean_probability
+
         votes = torch.nn.functional.one_hot(logits.detach().argmax(-1), logits.shape[-1]).sum(0)
         mean = log_mean_probability(logits)
         return torch.logaddexp(votes.to(mean.dtype).log(), mean - math.log(2)) - math.log(len(logits) + 0.5)
@@ -106,12 +111,14 @@ class Random(Combination):
 
     def weights(self, members: int) -> Tensor:
         """The probability of each member, in double precision."""
+        import torch
+
         self.check(members)
         return torch.tensor(self.p or (1 / members,) * members, dtype=torch.float64)
 
     def combine(self, logits: Tensor) -> Tensor:
         weights = self.weights(len(logits)).to(logits.dtype).to(logits.device)  # not every device has float64
-        return torch.logsumexp(torch.log_softmax(logits, dim=-1) + weights.log()[:, None, None], dim=0)
+        return (logits.log_softmax(-1) + weights.log()[:, None, None]).logsumexp(0)
 
     def probability_right(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Σ_k p_k · [member k predicts the label], (N,), exact; a member whose output has NaN is wrong."""

@@ -9,9 +9,6 @@ from defenses.errors import BadInput, first_line
 from defenses.members.networks import Shape
 from defenses.user_functions import UserFunction, is_in_file
 
-GIVEN = ("shape", "classes")
-"""What every network is called with: (channels, height, width), and the number of classes."""
-
 
 def build(function: UserFunction, shape: Shape, classes: int) -> nn.Module:
     """A fresh module."""

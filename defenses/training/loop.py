@@ -15,7 +15,7 @@ from defenses.checkpoints import FILE_NAME, Provenance, read_provenance, save_ch
 from defenses.errors import RunFailed
 from defenses.files import writable_folder
 from defenses.members.ensemble import Ensemble
-from defenses.members.networks import ResidualNetwork
+from defenses.members.residual import ResidualNetwork
 from defenses.members.subnormals import subnormals_as_zero
 from defenses.objectives import Defense, Place, Result
 from defenses.training.augmentation import augment, resize

@@ -133,3 +133,8 @@ def test_no_two_public_classes_share_a_name() -> None:
 def test_findings_and_reports_load_no_torch(modules: str) -> None:
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_listing_what_there_is_loads_no_torch() -> None:
+    code = "import sys, benchmark.cli; status = benchmark.cli.run(['list']); sys.exit(status or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, cwd=ROOT).returncode == 0

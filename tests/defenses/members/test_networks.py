@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from defenses.errors import BadInput
-from defenses.members.networks import ResidualNetwork, SamePadConv2d, build_network, canonical_network
+from defenses.members.networks import build_network, canonical_network
+from defenses.members.residual import ResidualNetwork, SamePadConv2d
 
 
 def _trainable(network: nn.Module) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from defenses.catalogue import parse_defense
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, build_ensemble
-from defenses.members.networks import ResidualNetwork
+from defenses.members.residual import ResidualNetwork
 from defenses.objectives import Baseline, Place, Terms, total
 from defenses.objectives.dverge import DVERGE
 

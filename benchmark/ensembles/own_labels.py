@@ -1,0 +1,31 @@
+"""What tables call a trained ensemble unless the user says otherwise."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from benchmark.machine.terminal import visible
+from defenses.catalogue import parse_defense
+from defenses.checkpoints import EXAMPLE_RESNET18, FILE_NAME, is_checkpoint, named_files, split_network
+from defenses.members.combination import split_combination
+
+
+def own_label(spec: str) -> str:
+    """What tables call a defense unless the user says otherwise."""
+    return visible(_label(spec)) if is_checkpoint(spec) else parse_defense(spec).label  # a file's name may be anything
+
+
+def _label(spec: str) -> str:
+    """What tables call a trained model: its file, its folder, or the function that makes it; and a rule it names."""
+    spec, rule = split_combination(spec)
+    if rule is not None:
+        return f"{_label(spec)} ({rule.text})"
+    weights, _ = split_network(spec)
+    if ".py:" in weights:
+        return spec.rpartition(":")[2]
+    if spec == EXAMPLE_RESNET18:
+        return spec
+    path, *others = (Path(os.path.realpath(path)) for path in named_files(weights)[0])  # a loop of links has a name too
+    label = path.parent.name if path.name == FILE_NAME else path.name if path.is_dir() else path.stem
+    return f"{label} and {len(others)} more" if others else label
