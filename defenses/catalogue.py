@@ -15,6 +15,7 @@ from defenses import specs
 from defenses.errors import USER_FILE, BadInput
 from defenses.objectives import (
     ADP,
+    BARRE,
     DVERGE,
     GAL,
     IGAT,
@@ -45,6 +46,7 @@ DEFENSES.register("dverge", DVERGE)
 DEFENSES.register("igat", IGAT)
 DEFENSES.register("mce", MCE)
 DEFENSES.register("mrboost", MRBoost)
+DEFENSES.register("barre", BARRE)
 DEFENSES.register("lotos", LOTOS)
 DEFENSES.register("advt", AdversarialTraining)
 DEFENSES.alias("adp-2-0", "adp(alpha=2,beta=0)")

@@ -47,6 +47,9 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Number of epochs.  [default: the recipe's]")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Batch size.  [default: the recipe's]")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate.  [default: the recipe's]")] = None,
+    optimiser: Annotated[
+        str | None, typer.Option(help="adam or sgd (Nesterov momentum 0.9).  [default: the recipe's]")
+    ] = None,
     train_images: Annotated[int | None, typer.Option(help="Train only on the first N images.")] = None,
     precision: Annotated[
         str | None, typer.Option(help="float32, or bfloat16, which is faster on some processors.")
@@ -94,6 +97,7 @@ def train(
         "epochs": epochs,
         "batch_size": batch_size,
         "learning_rate": learning_rate,
+        "optimiser": optimiser,
         "train_images": train_images,
         "precision": precision,
         "strategy": strategy,

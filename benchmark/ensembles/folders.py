@@ -47,7 +47,10 @@ def default_folder(named: NamedDefense, request: EnsembleRequest, recipe: Recipe
     """Where an ensemble goes when no folder is named."""
     words = [named.label, request.canonical_network, f"k{request.members}", recipe.name, f"seed{request.seed}"]
     if recipe != request.chosen_recipe:  # not to be taken for the recipe as it is
-        words.append(f"{CHANGED}-{hashlib.sha256(json.dumps(recipe.as_dict()).encode()).hexdigest()[:6]}")
+        settings = recipe.as_dict()
+        if settings["optimiser"] == "adam":  # what every recipe had before it had a name: the folder stays the same
+            del settings["optimiser"]
+        words.append(f"{CHANGED}-{hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:6]}")
     return ENSEMBLES / request.about.shelf / shortened(re.sub(r"[^\w.+=,()-]", "_", "-".join(words)))
 
 

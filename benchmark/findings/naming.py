@@ -37,6 +37,7 @@ OBJECTIVES = {
     "igat": "iGAT",
     "mce": "MCE",
     "mrboost": "MRBoost",
+    "barre": "BARRE",
     "lotos": "LOTOS",
     "label-smoothing": "label smoothing",
     "advt": "AdvT",

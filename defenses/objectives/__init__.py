@@ -6,6 +6,7 @@ The modules import torch inside their functions, so that a defense can be named,
 
 from defenses.objectives.adp import ADP
 from defenses.objectives.adversarial_training import AdversarialTraining
+from defenses.objectives.barre import BARRE
 from defenses.objectives.base import (
     Defense,
     Place,
@@ -30,6 +31,7 @@ from defenses.objectives.trs import TRS
 
 __all__ = [
     "ADP",
+    "BARRE",
     "DVERGE",
     "GAL",
     "IGAT",

@@ -94,6 +94,26 @@ class AdversarialTraining(Defense):
         return torch.cat([images, adversarial]), torch.cat([labels, labels])
 
 
+def random_sign_ascent(
+    ensemble: Ensemble,
+    images: Tensor,
+    labels: Tensor,
+    eps: float,
+    steps: int,
+    generator: torch.Generator,
+    batch_norm: Literal["batch", "as set"] = "as set",
+) -> Tensor:
+    """PGD from a random start; batch norm's running averages stay as they are."""
+    import torch
+
+    from defenses.members.ensemble import batch_norm_mode
+    from defenses.training.distributed import drawn
+
+    start = drawn(torch.rand, images.shape, generator).to(images)
+    with batch_norm_mode(ensemble, batch_norm):
+        return sign_ascent(ensemble, images, labels, eps, steps, start)
+
+
 def sign_ascent(
     ensemble: Ensemble,
     images: Tensor,

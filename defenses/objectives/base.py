@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from defenses.errors import BadInput, RunFailed
+from defenses.members.combination import USUAL, Combination
 
 if TYPE_CHECKING:
     import torch
@@ -105,6 +106,9 @@ class Defense:
 
     boosts: ClassVar[bool] = False
     """True if the members are trained one after the other; ``Place.finished`` holds the earlier members."""
+
+    combine: ClassVar[Combination] = USUAL
+    """How the trained ensemble combines its members' outputs."""
 
     cost: ClassVar[float] = 1.0
     """Work per image, relative to the baseline; used only to estimate the time left."""

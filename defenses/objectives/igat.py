@@ -70,14 +70,10 @@ class IGAT(Defense):
     ) -> tuple[Tensor, Tensor]:
         import torch
 
-        from defenses.members.ensemble import batch_norm_mode
-        from defenses.objectives.adversarial_training import sign_ascent
-        from defenses.training.distributed import drawn
+        from defenses.objectives.adversarial_training import random_sign_ascent
 
         images, labels = self.inner.batch(ensemble, images, labels, generator)
-        start = drawn(torch.rand, images.shape, generator).to(images)
-        with batch_norm_mode(ensemble, "batch"):
-            adversarial = sign_ascent(ensemble, images, labels, self.eps, self.steps, start)
+        adversarial = random_sign_ascent(ensemble, images, labels, self.eps, self.steps, generator, "batch")
         return torch.cat([images, adversarial]), torch.cat([labels, labels])
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:

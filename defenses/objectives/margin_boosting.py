@@ -36,6 +36,20 @@ class MCE(Defense):
         return terms
 
 
+def joined(finished: Ensemble | None, trained: Ensemble) -> Ensemble:
+    """The ensemble so far: the finished members and those in training."""
+    from defenses.members.ensemble import Ensemble
+
+    return Ensemble([*(finished.members if finished else ()), *trained.members], trained.mean, trained.std)
+
+
+def check_attack(name: str, eps: float, steps: int) -> None:
+    """Refuse a radius or a number of steps that no attack has."""
+    if not 0 < eps <= 1:
+        raise BadInput(f"eps of {name} is {eps:g}; it must lie in (0, 1]")
+    at_least("steps", steps, 1)
+
+
 def _wrong_classes(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over the wrong classes j of −log softmax(−z)_j, for every member and image, (K, N)."""
     unlikely = -(-logits).log_softmax(-1)
@@ -64,9 +78,7 @@ class MRBoost(MCE):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.eps <= 1:
-            raise BadInput(f"eps of mrboost is {self.eps:g}; it must lie in (0, 1]")
-        at_least("steps", self.steps, 1)
+        check_attack("mrboost", self.eps, self.steps)
         at_least("eta", self.eta, 0)
 
     @property
@@ -79,17 +91,10 @@ class MRBoost(MCE):
     def batch(
         self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        import torch
+        from defenses.objectives.adversarial_training import random_sign_ascent
 
-        from defenses.members.ensemble import Ensemble, batch_norm_mode
-        from defenses.objectives.adversarial_training import sign_ascent
-        from defenses.training.distributed import drawn
-
-        finished = list(self.finished.members) if self.finished else []
-        so_far = Ensemble([*finished, *ensemble.members], ensemble.mean, ensemble.std)
-        start = drawn(torch.rand, images.shape, generator).to(images)
-        with batch_norm_mode(so_far, "as set"):
-            return sign_ascent(so_far, images, labels, self.eps, self.steps, start), labels
+        so_far = joined(self.finished, ensemble)
+        return random_sign_ascent(so_far, images, labels, self.eps, self.steps, generator), labels
 
     def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
         logits = ensemble.member_logits(images)

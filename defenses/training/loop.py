@@ -132,6 +132,7 @@ class _Run:
 
     def finish(self, checkpoint: Path) -> None:
         """Score the ensemble, write its checkpoint, and remove what only a resumed run needs."""
+        self.ensemble.combination = self.defense.combine
         epoch = self.state.best["epoch"] if self.state.best else self.state.epoch
         save_checkpoint(checkpoint, self.ensemble, replace(self.asked, epoch=epoch, scores=self._scores()))
         (self.out / STATE_NAME).unlink(missing_ok=True)

@@ -19,12 +19,16 @@ or the epoch to keep is chosen by them; after 1000 steps nothing does."""
 
 
 def new_optimiser(ensemble: Ensemble, recipe: Recipe) -> torch.optim.Optimizer:
-    """Adam with L2 on the convolution kernels only."""
+    """The recipe's optimiser, with L2 on the convolution kernels only."""
     kernels = [p for p in ensemble.parameters() if p.ndim == 4]
     others = [p for p in ensemble.parameters() if p.ndim != 4]
     groups: list[dict[str, Any]] = [{"params": kernels, "weight_decay": recipe.weight_decay}, {"params": others}]
-    betas = (0.9, recipe.adam_beta2)
-    optimiser = torch.optim.Adam(groups, lr=recipe.learning_rate, betas=betas, eps=recipe.adam_eps)
+    optimiser: torch.optim.Optimizer
+    if recipe.optimiser == "sgd":
+        optimiser = torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=0.9, nesterov=True)
+    else:
+        betas = (0.9, recipe.adam_beta2)
+        optimiser = torch.optim.Adam(groups, lr=recipe.learning_rate, betas=betas, eps=recipe.adam_eps)
     average_gradients(optimiser)
     return optimiser
 

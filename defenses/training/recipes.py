@@ -11,6 +11,7 @@ from defenses.errors import BadInput
 from defenses.registry import did_you_mean
 
 Schedule = Literal["one-cycle", "steps"]
+Optimiser = Literal["adam", "sgd"]
 Strategy = Literal["simultaneous", "independent", "sequential"]
 Selection = Literal["last", "validation", "test-accuracy"]
 Precision = Literal["float32", "bfloat16"]
@@ -29,6 +30,8 @@ class Recipe:
     schedule: Schedule
     milestones: tuple[int, ...] = ()
     """Epochs after which ``steps`` divides the learning rate by ten."""
+    optimiser: Optimiser = "adam"
+    """``adam``, or ``sgd`` with Nesterov momentum 0.9."""
     adam_eps: float = 1e-8
     adam_beta2: float = 0.999
     weight_decay: float = 0.0
@@ -68,6 +71,7 @@ class Recipe:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be at least {low}")
         for name, choice in (
             ("schedule", Schedule),
+            ("optimiser", Optimiser),
             ("strategy", Strategy),
             ("select", Selection),
             ("precision", Precision),
@@ -104,7 +108,7 @@ class Recipe:
         return {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(self).items()}
 
 
-OLDER_RECIPES = {"precision": "float32"}
+OLDER_RECIPES = {"precision": "float32", "optimiser": "adam"}
 """What recipes did not say before they had a setting for it."""
 
 

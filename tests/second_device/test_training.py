@@ -31,6 +31,7 @@ DEFENSES = [
     "igat",
     "mce",
     "mrboost",
+    "barre",
     "lotos",
     "trs(steps=2)",
     "dverge(steps=2)",

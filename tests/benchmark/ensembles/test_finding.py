@@ -50,7 +50,7 @@ def test_a_recipe_with_changes_has_a_folder_of_its_own() -> None:
     whole = default_folder(named, SMALL, recipe)
     assert whole == ENSEMBLES / "digits" / "baseline-mini-resnet(width=4)-k2-fast-seed0"
     changed = default_folder(named, SMALL, replace(recipe, epochs=3))
-    assert changed.name.startswith(f"{whole.name}-{CHANGED}-") and changed.parent == whole.parent
+    assert changed == whole.with_name(f"{whole.name}-{CHANGED}-cad30b")  # as before recipes named their optimiser
     others = [replace(SMALL, seed=1), replace(SMALL, members=3), replace(SMALL, dataset="mnist")]
     assert len({whole, *(default_folder(named, other, other.chosen_recipe) for other in others)}) == 4
 

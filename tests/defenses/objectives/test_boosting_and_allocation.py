@@ -1,4 +1,4 @@
-"""MCE, MRBoost and iGAT compute what they say, and each moves what it optimises on digits."""
+"""MCE, MRBoost, BARRE and iGAT compute what they say, and each moves what it optimises on digits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from defenses.catalogue import parse_defense
 from defenses.checkpoints import load_checkpoint, read_provenance
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, build_ensemble
-from defenses.objectives import ADP, IGAT, MCE, MRBoost, Place, total
+from defenses.objectives import ADP, BARRE, IGAT, MCE, MRBoost, Place, total
 from defenses.objectives.adversarial_training import sign_ascent
 from defenses.training.data import TrainingData
 from defenses.training.loop import train
@@ -146,6 +146,42 @@ def test_a_member_is_attacked_together_with_the_finished_ones() -> None:
     torch.testing.assert_close(found, sign_ascent(whole, images, labels, 0.05, 3, start))
 
 
+# --- boosting of a randomised ensemble ---
+
+
+def test_barre_attacks_the_expected_loss_of_the_members_so_far() -> None:
+    """One step, from hand-made gradients: of the mean of the cross-entropies, not of the mean probability's."""
+    whole = build_ensemble("mini-resnet(width=4)", 2, (1, 8, 8), 10, seed=0).eval()
+    images, labels = torch.rand(4, 1, 8, 8), torch.arange(4)
+    found, _ = BARRE(eps=0.05, steps=1, finished=whole.member(0)).batch(
+        whole.member(1), images, labels, torch.Generator().manual_seed(5)
+    )
+    start = torch.rand(images.shape, generator=torch.Generator().manual_seed(5))
+    start = (images + 0.05 * (2 * start - 1)).clamp(0, 1).requires_grad_()
+    losses = [torch.nn.functional.cross_entropy(whole.member_logits(start)[k], labels, reduction="sum") for k in (0, 1)]
+    (gradient,) = torch.autograd.grad((losses[0] + losses[1]) / 2, start)
+    moved = (start + 0.05 * gradient.sign()).clamp(images - 0.05, images + 0.05).clamp(0, 1)
+    torch.testing.assert_close(found, moved.detach())
+
+
+def test_barre_trains_a_randomised_ensemble_that_is_more_robust(digits: TrainingData, tmp_path: Path) -> None:
+    """Robustness of a draw: expected over the members, on images made against their expected loss."""
+
+    def expected_robust_accuracy(path: Path) -> float:
+        ensemble = load_checkpoint(path)
+        generator, defense = torch.Generator().manual_seed(0), BARRE(eps=0.1)
+        found, labels = defense.batch(ensemble, digits.test.images(), digits.test.labels, generator)
+        with torch.no_grad():
+            return (ensemble.member_logits(found).argmax(-1) == labels).float().mean().item()
+
+    path = _trained("barre(eps=0.1)", digits, tmp_path / "barre", epochs=6)
+    plain = _trained("baseline", digits, tmp_path / "baseline", epochs=6)
+    assert expected_robust_accuracy(path) > expected_robust_accuracy(plain) + 0.1
+    origin = read_provenance(path)
+    assert origin.combine == "random" and load_checkpoint(path).combination.randomised
+    assert origin.scores["test_accuracy"] == pytest.approx(np.mean(origin.scores["test_member_accuracy"]), abs=2e-6)
+
+
 # --- on digits ---
 
 
@@ -186,7 +222,7 @@ def test_margin_cross_entropy_lowers_its_second_term(digits: TrainingData, tmp_p
     assert term("mce") < 0.95 * term("baseline")
 
 
-@pytest.mark.parametrize("spec", ["mrboost(steps=2)", "igat(steps=2)+adp-2-0.5", "advt-fgsm+mce"])
+@pytest.mark.parametrize("spec", ["mrboost(steps=2)", "barre(steps=2)", "igat(steps=2)+adp-2-0.5", "advt-fgsm+mce"])
 def test_an_interrupted_training_ends_with_the_same_weights(digits: TrainingData, tmp_path: Path, spec: str) -> None:
     def stop(row: dict[str, Any]) -> None:
         if row["epoch"] == 3:
@@ -209,6 +245,8 @@ def test_an_interrupted_training_ends_with_the_same_weights(digits: TrainingData
         "igat+gal",
         "igat(eps=2)",
         "mrboost(eta=-1)",
+        "barre(steps=0)",
+        "advt-pgd+barre",
         "mce(weight=-1)",
     ],
 )
