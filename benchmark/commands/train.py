@@ -30,7 +30,7 @@ def train(
     members: Annotated[int, typer.Option(help="Number of networks in the ensemble.")] = 3,
     recipe: Annotated[
         str,
-        typer.Option(help="fast, reference (30 epochs on full-size images), or paper (the authors' long schedule)."),
+        typer.Option(help="fast, reference (40 epochs on full-size images), or paper (the authors' long schedule)."),
     ] = "fast",
     seed: Annotated[
         int, typer.Option(help="Seed of the initial weights, the batches and the attacks of adversarial training.")

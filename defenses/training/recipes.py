@@ -163,7 +163,7 @@ def reference(look: Look) -> Recipe:
     return dataclasses.replace(
         fast(look),
         name="reference",
-        epochs={"tiny": 30, "grey": 12, "colour": 30}[look],
+        epochs={"tiny": 30, "grey": 12, "colour": 40}[look],
         resolutions=(1.0,),
         precision="bfloat16",
     )
