@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, cast
 
 import eagerpy
@@ -153,8 +154,9 @@ def brendel_bethge(model: nn.Module, images: Tensor, labels: Tensor, eps: float,
         if not len(left):
             break
         runner = foolbox.attacks.LinfinityBrendelBethgeAttack()
-        found = runner.run(_wrap(model, images), images[left], foolbox.criteria.Misclassification(labels[left]))
-        near = (found - images[left]).flatten(1).abs().amax(1) <= eps
+        found = _walk(runner, _wrap(model, images), images[left], labels[left], targeted=False)
+        distance = (found - images[left]).flatten(1).abs().amax(1)
+        near = (distance > 0) & (distance <= eps)  # an image without a start comes back as it was
         adversarial[left[near]] = found[near]
         left = left[~near]
     return adversarial
@@ -203,12 +205,15 @@ def run_class(model: nn.Module, images: Tensor, labels: Tensor, attack: LibraryA
 def _walk(runner: Any, model: foolbox.PyTorchModel, images: Tensor, labels: Tensor, targeted: bool) -> Tensor:
     """Walk along the boundary from where the library would start; it refuses a batch with one image without a start.
 
-    Towards a class, an image of the batch that is taken for that class is a start as well.
+    Such an image starts from an image of the batch that the model takes for another class, or for the target.
     """
-    starts = _starts(runner).run(model, images, _criterion(labels, targeted))
-    predicted = model(images).argmax(-1)
-    for row in (~_reached(model, starts, labels, targeted)).nonzero().flatten() if targeted else ():
-        there = (predicted == labels[row]).nonzero().flatten()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*failed to draw sufficient random")  # they get another start
+        starts = _starts(runner).run(model, images, _criterion(labels, targeted))
+    with torch.no_grad():
+        predicted = model(images).argmax(-1)
+    for row in (~_reached(model, starts, labels, targeted)).nonzero().flatten():
+        there = ((predicted == labels[row]) == targeted).nonzero().flatten()
         starts[row] = images[there[0]] if len(there) else images[row]
     rows = _reached(model, starts, labels, targeted).nonzero().flatten()
     adversarial = images.clone()

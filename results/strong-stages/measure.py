@@ -1,6 +1,6 @@
 """Which attack fools what no earlier one did: every stage of tier strong and every candidate, on eight ensembles.
 
-    python results/strong-stages/measure.py --dverge FOLDER     # measures what stages.csv does not have yet
+    python results/strong-stages/measure.py --dverge FOLDER     # measures what stages.csv does not have yet; needs numba
     python results/strong-stages/measure.py --table             # prints the tables of stages.csv and of committed cells
 
 Three rounds. The attacks of one round are independent of each other: each meets every image that all attacks of the
@@ -45,6 +45,7 @@ ROUNDS = (
         "mora({ball},variant=reference)",
         "apgd-ce({ball})",
         "apgd({ball},loss=pma)",
+        "cascade({ball})",
     ),
     ("apgd-t({ball})", "fab-t({ball})", "square({ball})"),
 )

@@ -10,6 +10,9 @@ import pytest
 
 from benchmark.cells.store import Store
 from benchmark.cli import run
+from benchmark.ensembles.ensemble_request import EnsembleRequest
+from benchmark.ensembles.folders import ENSEMBLES, default_folder
+from defenses.catalogue import parse_defense
 from defenses.checkpoints import read_provenance
 
 ROOT = Path(__file__).parents[2] / "results"
@@ -51,3 +54,20 @@ def test_every_number_is_of_an_ensemble_that_comes_with_it(folder: Path) -> None
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["cells"] and {cell["weights"] for cell in manifest["cells"]} <= weights
     assert not any("/root" in command or "/home" in command for command in manifest["commands"])
+
+
+def test_every_line_of_the_queue_is_a_training_that_is_not_there_yet() -> None:
+    """And adversarial training starts from an ensemble that is committed, or stands above it in the queue."""
+    lines = [line.split() for line in (ROOT / "references.txt").read_text(encoding="utf-8").splitlines()]
+    known = {str(path.parent.relative_to(ROOT)) for path in ROOT.glob("checkpoints/*/*/ensemble.safetensors")}
+    for defense, *words in (line for line in lines if line and not line[0].startswith("#")):
+        options = dict(zip(words[::2], words[1::2], strict=True))
+        members, seed = int(options.get("--members", 3)), int(options.get("--seed", 0))
+        request = EnsembleRequest(defense, options["--dataset"], "", members, "reference", seed)
+        start = options.get("--start-from")
+        assert start is None or str(Path(start).relative_to("results")) in known
+        changes = {"epochs": int(options["--epochs"])} if "--epochs" in options else {}
+        folder = default_folder(parse_defense(defense), request, request.recipe_with(**changes))
+        place = str("checkpoints" / folder.relative_to(ENSEMBLES))
+        assert place not in known
+        known.add(place)

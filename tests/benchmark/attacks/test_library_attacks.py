@@ -234,3 +234,21 @@ def test_tables_name_class_library_and_parameters_apart(ensemble: Ensemble, digi
     row = table.iloc[0]
     assert (row["attack"], row["parameters"]) == ("BIM", "eps=0.1,steps=2")
     assert row["library"].startswith("torchattacks ")
+
+
+def test_a_walk_starts_from_another_image_where_noise_is_no_start() -> None:
+    """The mean of uniform noise is 0.5: the model takes all of it for class 0, like the first two images."""
+
+    class Brightness(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            bright = 40 * (images.flatten(1).mean(1) - 0.6)
+            return torch.stack([-bright, bright], 1)
+
+    images = torch.full((4, 1, 16, 16), 0.55)
+    images[2:] = 0.7
+    labels = np.array([0, 0, 1, 1])
+    found = craft(
+        Ensemble([Brightness()]).eval(), parse_attack("foolbox:HopSkipJumpAttack(steps=2)"), images, labels, 0, 0
+    )
+    with torch.no_grad():
+        assert (Brightness()(found.images).argmax(1).numpy() != labels).all()
