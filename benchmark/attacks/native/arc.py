@@ -87,19 +87,18 @@ def _crossed(
     rows = torch.arange(len(x), device=x.device)
     every = model.member_logits(point)
     logits = every[member, rows]
-    lead = every.scatter(-1, labels.expand(len(every), -1)[..., None], -float("inf")).amax(-1) - every[:, rows, labels]
-    (away,) = torch.autograd.grad((lead * ~right).sum(), point, retain_graph=True)
     others = logits.detach().scatter(-1, labels[:, None], -float("inf")).argsort(-1, descending=True)
     nearest = x.new_full((len(x),), float("inf"))
     margin, normal = torch.zeros_like(nearest), torch.zeros_like(x)
-    count = min(attack.targets, logits.shape[-1] - 1)
-    for rank in range(count):
+    for rank in range(min(attack.targets, logits.shape[-1] - 1)):
         gap = logits[rows, labels] - logits[rows, others[:, rank]]
-        (gradient,) = torch.autograd.grad(gap.sum(), point, retain_graph=rank < count - 1)
+        (gradient,) = torch.autograd.grad(gap.sum(), point, retain_graph=True)
         distance = gap.detach() / dual_norm(gradient, attack.bound)
         closer = distance < nearest
         nearest, margin = torch.where(closer, distance, nearest), torch.where(closer, gap.detach(), margin)
         normal[closer] = -gradient[closer]
+    lead = every.scatter(-1, labels.expand(len(every), -1)[..., None], -float("inf")).amax(-1) - every[:, rows, labels]
+    (away,) = torch.autograd.grad((lead * ~right).sum(), point)  # zero while no member is fooled, so never asked first
     both = _scaled(normal, attack.bound) + _scaled(away, attack.bound)
     return (
         step_over(x, clean, normal, normal, margin, attack.bound),

@@ -137,3 +137,10 @@ def test_its_spec_and_its_refusals() -> None:
     for spec in ("arc(eps=12,norm=l1)", "arc(eps=0.1,targets=0)", "arc(eps=0.1,restarts=0)", "arc(eps=0)"):
         with pytest.raises(BadInput):
             parse_attack(spec)
+
+
+def test_its_first_gradient_is_not_that_of_members_that_are_fooled_already() -> None:
+    """While no member is fooled that gradient is zero, and the check for dead gradients looks at the first one."""
+    model = _attacked([Plane([1.0, -2.0, 3.0, 0.0], -1.3), Plane([1.0, 1.0, 0.0, 1.0], -2.0)])
+    arc(model, MIDDLE, ZERO, ARC(0.2))
+    assert model.dead_gradient is not None and not model.dead_gradient.any()
