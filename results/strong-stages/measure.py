@@ -1,4 +1,4 @@
-"""Which attack fools what no earlier one did: every stage of tier strong and every candidate, on eight ensembles.
+"""Which attacks fool new images: every stage of tier strong and every candidate, on eight ensembles.
 
     python results/strong-stages/measure.py --dverge FOLDER     # measures what stages.csv does not have yet; needs numba
     python results/strong-stages/measure.py --table             # prints the tables of stages.csv and of committed cells
