@@ -1,6 +1,6 @@
 """Which attacks fool new images: every stage of tier strong and every candidate, on eight ensembles.
 
-    python results/strong-stages/measure.py --dverge FOLDER     # measures what stages.csv does not have yet; needs numba
+    python results/strong-stages/measure.py --dverge FOLDER     # measures what stages.csv lacks; needs numba
     python results/strong-stages/measure.py --table             # prints the tables of stages.csv and of committed cells
 
 Three rounds. The attacks of one round are independent of each other: each meets every image that all attacks of the
@@ -53,24 +53,23 @@ MEMBERS = " from members"
 LIMITS = (60, 10, 3)
 """Images that a round meets at most; the first ones."""
 ENSEMBLES = (
-    # name, checkpoint, eps at which most images fall to the first round and a few survive the second, rounds
-    ("dverge", "dverge_seed_0_3_ResNet20_eps_0.07_epoch_200.pth", 0.02, 3),
-    ("advt-pgd", "advt-pgd-resnet(depth=20)-k3-fast-seed0-changed-d4a3a2", 0.03, 3),
-    ("adp-2-0.5", "adp-2-0.5-resnet(depth=20)-k3-fast-seed0", 0.01, 2),
-    ("advt-pgd+adp-2-0.5", "advt-pgd+adp-2-0.5-resnet(depth=20)-k3-fast-seed0-changed-d4a3a2", 0.03, 2),
-    ("baseline", "baseline-resnet(depth=20)-k3-fast-seed0", 0.01, 2),
-    ("adp-2-0", "adp-2-0-resnet(depth=20)-k3-fast-seed0", 0.01, 2),
-    ("label-smoothing-0.6", "label-smoothing-0.6-resnet(depth=20)-k3-fast-seed0-changed-0d0b43", 0.01, 2),
-    ("dverge-baseline", "baseline_seed_0_3_ResNet20_epoch_200.pth", 0.01, 2),
+    # name, checkpoint, eps at which most images fall to the first round and a few survive the second
+    ("dverge", "dverge_seed_0_3_ResNet20_eps_0.07_epoch_200.pth", 0.02),
+    ("advt-pgd", "advt-pgd-resnet(depth=20)-k3-fast-seed0-changed-d4a3a2", 0.03),
+    ("adp-2-0.5", "adp-2-0.5-resnet(depth=20)-k3-fast-seed0", 0.01),
+    ("advt-pgd+adp-2-0.5", "advt-pgd+adp-2-0.5-resnet(depth=20)-k3-fast-seed0-changed-d4a3a2", 0.03),
+    ("baseline", "baseline-resnet(depth=20)-k3-fast-seed0", 0.01),
+    ("adp-2-0", "adp-2-0-resnet(depth=20)-k3-fast-seed0", 0.01),
+    ("label-smoothing-0.6", "label-smoothing-0.6-resnet(depth=20)-k3-fast-seed0-changed-0d0b43", 0.01),
+    ("dverge-baseline", "baseline_seed_0_3_ResNet20_epoch_200.pth", 0.01),
 )
-"""Two rounds are enough where committed cells of tier strong (results/cifar10-strong) have the third, on 200 images."""
 COLUMNS = ["ensemble", "eps", "round", "stage", "image", "fooled", "seconds"]
 
 
-def measure(subject: Subject, name: str, eps: float, rounds: int, known: pd.DataFrame) -> Iterator[pd.DataFrame]:
+def measure(subject: Subject, name: str, eps: float, known: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """A row per stage and image that it met, stage by stage; ``known`` stages are not run again."""
     left = np.flatnonzero(subject.clean == subject.labels)
-    for number, (texts, limit) in enumerate(list(zip(ROUNDS, LIMITS, strict=True))[:rounds], 1):
+    for number, (texts, limit) in enumerate(zip(ROUNDS, LIMITS, strict=True), 1):
         left = left[:limit]
         fooled_here = np.zeros(len(left), dtype=bool)
         for text in texts if len(left) else ():
@@ -138,12 +137,12 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only print the table")
     asked = parser.parse_args()
     found = pd.read_csv(FILE) if FILE.exists() else pd.DataFrame(columns=COLUMNS)
-    for name, checkpoint, eps, rounds in () if asked.table else ENSEMBLES:
+    for name, checkpoint, eps in () if asked.table else ENSEMBLES:
         folder = asked.dverge if checkpoint.endswith(".pth") else CHECKPOINTS / "cifar10"
         if folder is None or name not in (asked.only or [name]):
             continue
         with subject_of(material(folder / checkpoint)) as subject:
-            for part in measure(subject, name, eps, rounds, found):
+            for part in measure(subject, name, eps, found):
                 print(f"{name} · {part['stage'][0]} · {part['fooled'].sum()} of {len(part)}", flush=True)
                 found = pd.concat([found, part])
                 found.to_csv(FILE, index=False)
