@@ -21,7 +21,7 @@ _HOMES = {
 __all__ = ["Defense", "Ensemble", "load_checkpoint", "parse_defense", "register"]
 
 
-def __getattr__(name: str) -> Any:  # torch is imported only when something that needs it is asked for
+def __getattr__(name: str) -> Any:  # lazy imports: `import defenses` does not load torch
     if name not in _HOMES:
         raise AttributeError(f"module 'defenses' has no attribute {name!r}")
     from importlib import import_module

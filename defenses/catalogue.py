@@ -64,12 +64,12 @@ PAPER_DEFENSES = (
     "advt-pgd",
     "advt-pgd+adp-2-0.5",
 )
-"""The seven the paper's tables compare."""
+"""The seven defenses in the paper's tables."""
 
 
 @dataclass(frozen=True)
 class NamedDefense:
-    """A defense together with the one text that stands for it."""
+    """A defense with its canonical spec."""
 
     text: str
     """Canonical spec, such as ``advt(attack=pgd)+adp(alpha=2,beta=0.5)``."""
@@ -77,12 +77,12 @@ class NamedDefense:
     """Short name for tables, such as ``advt-pgd+adp-2-0.5``."""
     defense: Defense
     source_digest: str = ""
-    """`source_digest` of the files the defense was read from; empty for registered ones."""
+    """`source_digest` of the user's files that define the defense; empty for registered defenses."""
     bytes_digest: str = ""
-    """sha256 of their bytes, which checkpoints of earlier versions have in its place."""
+    """sha256 of the bytes of these files; checkpoints of earlier versions store it instead of ``source_digest``."""
 
     def is_of(self, digest: str) -> bool:
-        """Whether a checkpoint with this digest was trained by the defense as its file is now."""
+        """True if a checkpoint with this digest was trained with the current version of the defense's file."""
         return digest in (self.source_digest, self.bytes_digest)
 
 
@@ -98,7 +98,7 @@ def parse_defense(text: str) -> NamedDefense:
     objectives = [part for part in parts if part not in wrappers]
     if len(objectives) > 1:
         names = " and ".join(part.label for part in objectives)
-        raise BadInput(f"{text!r} joins two objectives, {names}; use only one, with advt or igat if you like")
+        raise BadInput(f"{text!r} joins two objectives, {names}; keep one (only advt and igat can be added to it)")
     if len({part.text.partition("(")[0] for part in wrappers}) < len(wrappers):
         raise BadInput(f"{text!r} contains the same wrapper twice; write it once")
     wrappers.sort(key=lambda part: part.text)
@@ -159,9 +159,9 @@ def _is_defense(value: object, module: str) -> bool:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Run a Python file the user named and return it as a module; reading it twice gives the same module.
+    """Import a user's Python file; a second call returns the same module.
 
-    It may import files of its own folder, where no installed package has the name.
+    The file can import other files of its folder, unless an installed package has the same name.
     """
     if not path.is_file():
         raise BadInput(f"{path} is not a file; write the path of a Python file before the colon")
@@ -179,7 +179,7 @@ def import_file(path: Path) -> ModuleType:
     except (BadInput, KeyboardInterrupt):
         del sys.modules[name]
         raise
-    except BaseException as error:  # a file that ends the program has defined nothing either
+    except BaseException as error:  # SystemExit too: a file that exits defines nothing
         del sys.modules[name]
-        raise BadInput(f"{path} could not be imported: {type(error).__name__}: {error}") from error
+        raise BadInput(f"{path} could not be imported: {type(error).__name__}: {error}; correct the file") from error
     return module

@@ -1,17 +1,17 @@
-"""The ways a command can end badly; the command line turns them into exit codes."""
+"""The errors of a command: one class per exit code."""
 
 from __future__ import annotations
 
 import traceback
 
 USER_FILE = "_adp_bench_file_"
-"""How the modules begin that are made from files of the user's."""
+"""Prefix of the module names of users' files."""
 
 
 class BadInput(ValueError):
-    """The user asked for something that cannot be done (exit code 2).
+    """The request is invalid (exit code 2).
 
-    The message is one line that names the thing and says what would be right.
+    The message is one line. It names the wrong value, its place and the remedy.
     """
 
 
@@ -20,16 +20,16 @@ class RunFailed(RuntimeError):
 
 
 class NotVerified(RuntimeError):
-    """What was to be verified is not as it says (exit code 3)."""
+    """Verification failed: a file or a result does not match its claim (exit code 3)."""
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error, or its type where it says nothing."""
+    """The first line of an error message; the type of the error if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(". ")
 
 
 def place_of(error: BaseException) -> str:
-    """The line in a file of the user's where an error came from; empty where it came from elsewhere."""
+    """The line of a user's file that raised an error; empty if other code raised it."""
     frames = [
         (frame, line)
         for frame, line in traceback.walk_tb(error.__traceback__)

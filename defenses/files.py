@@ -1,4 +1,4 @@
-"""Write a file whole or not at all, and notice when one that was sealed has changed."""
+"""Atomic writes, and checksums that detect a changed file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from defenses.errors import BadInput, RunFailed
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path``; what is written there takes its place when the block ends well."""
+    """Yield a temporary path; if the block ends without an error, the temporary file replaces ``path``."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -26,18 +26,21 @@ def replacing(path: Path) -> Iterator[Path]:
             f"could not write {path}: {error.strerror or error}; free some space, or choose another folder with --out"
         ) from error
     finally:
-        with contextlib.suppress(OSError):  # what went wrong before is the news
+        with contextlib.suppress(OSError):  # an error of the clean-up must not hide the first error
             temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write bytes atomically; libraries serialise to memory first, for they hide a full disk in errors of their own."""
+    """Write bytes atomically.
+
+    Callers serialise to memory first: a library that writes the file itself reports a full disk by an unclear error.
+    """
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text atomically, with the same line ends on every system."""
+    """Write text atomically, with the same line endings on every system."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
@@ -52,12 +55,12 @@ SEAL = b"adp-benchmark sha256 "
 
 
 def sealed(data: bytes) -> bytes:
-    """The data behind a line with its checksum."""
+    """The data, after a first line with its checksum."""
     return SEAL + hashlib.sha256(data).hexdigest().encode() + b"\n" + data
 
 
 def unsealed(content: bytes) -> bytes:
-    """The data of a sealed file; ValueError where it is not what was sealed. A file without a seal is as it is."""
+    """The data of a sealed file; ValueError if its checksum does not match. Data without a seal is not changed."""
     if not content.startswith(SEAL):
         return content
     line, _, data = content.removeprefix(SEAL).partition(b"\n")

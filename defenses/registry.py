@@ -1,4 +1,4 @@
-"""Names to things: one typed registry serves defenses, networks, datasets and attacks."""
+"""A typed registry of named objects: defenses, networks, datasets and attacks."""
 
 from __future__ import annotations
 
@@ -78,10 +78,13 @@ class Registry(Generic[T]):
             return cast(T, EntryPoint(name, lazy, self._group).load())
         except (ImportError, AttributeError, ValueError) as error:
             reason = str(error).partition("\n")[0]
-            raise BadInput(f"{self.kind} {name!r} comes from {lazy!r}, which cannot be imported: {reason}") from error
+            raise BadInput(
+                f"{self.kind} {name!r} comes from {lazy!r}, which cannot be imported: {reason}; "
+                "install or update its package"
+            ) from error
 
     def expand(self, name: str) -> str:
-        """The spec text behind an alias; any other name is returned as it is."""
+        """The spec of an alias; any other name is returned unchanged."""
         return self._aliases.get(name, name)
 
     def aliases(self) -> dict[str, str]:
@@ -89,7 +92,7 @@ class Registry(Generic[T]):
         return dict(self._aliases)
 
     def names(self) -> list[str]:
-        """Every name a user may write, aliases included."""
+        """Every name that a user can write, including aliases."""
         self._read_entry_points()
         return sorted({*self._targets, *self._aliases})
 
@@ -105,9 +108,9 @@ class Registry(Generic[T]):
     def _read_entry_points(self) -> None:
         if self._entry_points_read:
             return
-        from importlib.metadata import entry_points  # slow to import, and `adp-bench --help` does without
+        from importlib.metadata import entry_points  # slow to import, and not needed for `adp-bench --help`
 
         for point in entry_points(group=self._group):
             self.register(point.name, point.value)
-        # Set last: a collision is reported every time, not only to whoever asks first.
+        # Set last, so that every call reports a collision, not only the first one.
         self._entry_points_read = True

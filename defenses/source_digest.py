@@ -1,4 +1,4 @@
-"""The digest of a user's Python file: of what the program does, not of how it is written down."""
+"""The digest of a user's Python file: it depends on the code, not on comments or formatting."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from defenses.errors import BadInput
 
 OURS = ("benchmark", "defenses")
-"""Packages of this project: a user's file imports them, and may lie beside them, but they are no part of it."""
+"""Packages of this project. They are not part of a user's code, even if they lie in the same folder."""
 
 
 def source_digest(path: Path) -> str:
     """sha256 of the syntax tree of a file and of the files it imports from its own folder.
 
-    Comments, docstrings (any string that stands alone as a statement), ``pass`` and formatting do not count; names,
-    numbers, annotations and the order of statements do. Imports are followed, from file to file, to modules and
-    packages in the folder of the first file; installed packages and this project are not followed. The name and the
-    folder of the first file do not count, the names of the imported ones do. The digest does not depend on the
-    version of Python.
+    The digest ignores comments, docstrings (any string that stands alone as a statement), ``pass`` and formatting. It
+    depends on names, numbers, annotations and the order of statements. Imports of modules and packages in the folder of
+    the first file are followed, also from imported files; imports of installed packages and of this project are not.
+    The digest ignores the name and the folder of the first file, but depends on the names of imported files. It does
+    not depend on the version of Python.
     """
     root = path.resolve().parent
     waiting, seen = [path.resolve()], {path.resolve()}
@@ -41,11 +41,11 @@ def _parsed(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
-        raise BadInput(f"{path} cannot be read as Python: {error}") from error
+        raise BadInput(f"{path} cannot be read as Python: {error}; correct the file") from error
 
 
 def _written(node: object) -> Iterator[str]:
-    """A tree as text; fields that are empty are left out, because each version of Python adds some."""
+    """A syntax tree as text, without empty fields, because each version of Python adds some."""
     if not isinstance(node, ast.AST):
         yield repr(node)
         return
@@ -69,19 +69,19 @@ def _does_nothing(statement: object) -> bool:
 
 
 def _imported(tree: ast.Module, file: Path, root: Path) -> Iterator[Path]:
-    """Files in the root folder that a file imports, anywhere in it."""
+    """The files in the root folder that ``file`` imports, at any place of its code."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _modules(root, alias.name.split("."), root)
         elif isinstance(node, ast.ImportFrom):
             start = file.parents[node.level - 1] if 0 < node.level <= len(file.parents) else root
-            for alias in node.names:  # a name may be a module of the package
+            for alias in node.names:  # an imported name can be a module
                 yield from _modules(start, [*(node.module or "").split("."), alias.name], root)
 
 
 def _modules(start: Path, names: list[str], root: Path) -> Iterator[Path]:
-    """The files of a dotted name that there are: of each package on the way, and of the module."""
+    """The existing files of a dotted name: those of each package in it, and of the module."""
     if start == root and names[0] in OURS:
         return
     place = start

@@ -1,4 +1,4 @@
-"""Specs: what is asked for, as text with one canonical form, such as ``adp(alpha=2,beta=0.5)``."""
+"""Specs: names with parameters, as text with one canonical form, such as ``adp(alpha=2,beta=0.5)``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPEC = re.compile(r"^\s*(?P<name>[^()=,+\s]+)\s*(?:\(\s*(?P<arguments>[^()]*)\)
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One name with the arguments that were written behind it, still text."""
+    """A name and its arguments, still as text."""
 
     name: str
     arguments: dict[str, str]
@@ -39,7 +39,7 @@ def parse(text: str, kind: str) -> Call:
         if not equals or not key or not value:
             raise BadInput(f"cannot read {part.strip()!r} in the {kind} {text!r}; write key=value")
         if key in arguments:
-            raise BadInput(f"{key!r} is given twice in the {kind} {text!r}")
+            raise BadInput(f"{key!r} is given twice in the {kind} {text!r}; write it once")
         arguments[key] = value
     return Call(match["name"], arguments)
 
@@ -57,9 +57,9 @@ def split(text: str, at: str = "+") -> list[str]:
 
 
 def parameters(target: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    """What a user may write between the parentheses: the dataclass fields, less those marked ``spec=False``.
+    """The parameters that a user can write in a spec: the dataclass fields, except those with ``spec=False``.
 
-    A field such as ``lambda_``, named so because ``lambda`` is a Python keyword, is written without the underscore.
+    ``lambda`` is a Python keyword, so the field is named ``lambda_``; a spec has no underscore at the end.
     """
     return {
         field.name.rstrip("_"): field
@@ -69,7 +69,7 @@ def parameters(target: type[Any]) -> dict[str, dataclasses.Field[Any]]:
 
 
 def build(target: type[T], call: Call, kind: str) -> T:
-    """Make a dataclass from a call: arguments are checked by name and converted by type."""
+    """Build a dataclass from a call: arguments are checked by name and converted by type."""
     if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
         raise BadInput(f"{kind} {call.name!r} is {target!r}; it must be a dataclass whose fields are its parameters")
     fields = parameters(target)
@@ -89,7 +89,7 @@ def build(target: type[T], call: Call, kind: str) -> T:
 
 
 def canonical(name: str, instance: Any) -> str:
-    """The one text form: required parameters always, optional ones only where they differ from their default."""
+    """The canonical text: all required parameters, and the optional ones that differ from their default."""
     values = {key: (field, getattr(instance, field.name)) for key, field in parameters(type(instance)).items()}
     shown = [
         f"{key}={value_text(value)}"
@@ -111,7 +111,7 @@ def resolve(registry: Registry[Any], text: str) -> tuple[str, Any]:
 
 
 def value_text(value: Value) -> str:
-    """Shortest text that reads back as the same value; 8/255 where the decimal form would be long, 0.5x0.5 of two."""
+    """The shortest text that reads back as the same value: 8/255 for a long decimal, 0.5x0.5 for a tuple."""
     if isinstance(value, tuple):
         return "x".join(map(value_text, value))
     if value is None or isinstance(value, bool):
@@ -121,13 +121,14 @@ def value_text(value: Value) -> str:
     text = str(value)
     if not text or text != text.strip() or re.search("[(),]", text):
         raise BadInput(
-            f"the value {text!r} is not allowed in a spec: no parentheses, commas, outer spaces or empty text"
+            f"the value {text!r} is not allowed in a spec; it must not be empty and must not contain parentheses, "
+            "commas or outer spaces"
         )
     return text
 
 
 def number(text: str) -> float | None:
-    """The number that a text such as ``0.5`` or ``8/255`` stands for; None where it stands for none."""
+    """The value of a text such as ``0.5`` or ``8/255``; None if the text is not a number."""
     with contextlib.suppress(ValueError, ArithmeticError):
         value = float(Fraction(text)) if "/" in text else float(text)
         return None if math.isnan(value) else value
@@ -135,13 +136,13 @@ def number(text: str) -> float | None:
 
 
 def is_whole(text: str) -> bool:
-    """Whether a text is a whole number that Python reads at once; it refuses thousands of digits."""
+    """True for a whole number of at most 400 digits; Python refuses to convert thousands of digits."""
     return re.fullmatch(r"[+-]?\d{1,400}", text) is not None
 
 
 def _float_text(value: float) -> str:
     text = repr(value)
-    if not abs(value) < 1e15:  # from here on, and for infinity, the exponent form is the short one
+    if not abs(value) < 1e15:  # above this, and for infinity, the exponent form is shorter
         return text
     if value.is_integer():
         return str(int(value))
@@ -154,7 +155,7 @@ def _has_default(field: dataclasses.Field[Any]) -> bool:
 
 
 def convert(annotation: Any, text: str, what: str) -> Value:
-    """Turn the text of an argument into the type its dataclass field declares."""
+    """Convert the text of an argument to the type that its dataclass field declares."""
     options: tuple[Any, ...] = (
         typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, UnionType) else (annotation,)
     )
@@ -187,4 +188,6 @@ def convert(annotation: Any, text: str, what: str) -> Value:
             raise BadInput(f"{what} is {text!r}; write numbers with an x between them, such as 0.5x0.5")
         if option is str:
             return text
-    raise TypeError(f"parameter type {annotation!r} is not supported in a spec")
+    raise TypeError(
+        f"parameter type {annotation!r} is not supported in a spec; use str, int, float, bool, Literal or a tuple"
+    )

@@ -1,4 +1,4 @@
-"""What the paper proves about ADP's optimum: Theorem 2 in both directions, and Corollary 1."""
+"""The optimum of ADP: the paper's Theorem 2 in both directions, and Corollary 1."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def alpha_from_confidence(members: int, classes: int, confidence: float) -> floa
 
 
 def confidence_from_alpha(members: int, classes: int, alpha: float) -> float:
-    """The optimal mean true-class probability for α (Theorem 2, eq. 7 solved for it)."""
-    from scipy.optimize import brentq  # slow to import, and `adp-bench alpha` does without
+    """The optimal mean true-class probability for α (Theorem 2, eq. 7 solved for the probability)."""
+    from scipy.optimize import brentq  # slow to import, and not needed for `adp-bench alpha`
 
     _check(members, classes)
     if not alpha > 0 or not math.isfinite(alpha):
@@ -41,13 +41,13 @@ def optimal_predictions(
 ) -> NDArray[np.float64]:
     """Corollary 1's optimum for α, β > 0 when K divides L−1: one row of probabilities per member.
 
-    ``partition`` gives each member its private classes; by default they are dealt in order.
+    ``partition`` lists the wrong classes of each member; by default, each member gets the next classes in order.
     """
     _check(members, classes)
     if not 0 <= label < classes:
-        raise BadInput(f"label is {label}; with {classes} classes it lies between 0 and {classes - 1}")
+        raise BadInput(f"label is {label}; with {classes} classes it must lie between 0 and {classes - 1}")
     if (classes - 1) % members:
-        raise BadInput(f"Corollary 1 needs members to divide classes-1; {members} does not divide {classes - 1}")
+        raise BadInput(f"{members} does not divide {classes - 1}; Corollary 1 needs members that divide classes-1")
     others = [index for index in range(classes) if index != label]
     share = (classes - 1) // members
     if partition is None:

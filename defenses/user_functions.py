@@ -20,14 +20,14 @@ _WORDS: dict[str, Value] = {"true": True, "false": False, "none": None}
 
 @dataclass(frozen=True)
 class UserFunction:
-    """What a spec names, ready to be called."""
+    """A function or class that a spec names, with its arguments."""
 
     text: str
     """Canonical spec, such as ``mine.py:VGG(width=8)``."""
     target: Callable[..., Any]
     arguments: Mapping[str, Value]
     path: Path | None = None
-    """The user's file; None for what an installed package offers."""
+    """The user's file; None for a function of an installed package."""
 
 
 def is_in_file(spec: str) -> bool:
@@ -36,7 +36,7 @@ def is_in_file(spec: str) -> bool:
 
 
 def from_file(spec: str, kind: str, given: Collection[str] = ()) -> UserFunction:
-    """The function or class that ``file.py:name(key=value)`` names; ``given`` are arguments that it gets from us."""
+    """The function or class at ``file.py:name(key=value)``; the program itself passes the arguments ``given``."""
     location, _, rest = spec.partition(".py:")
     path, call = Path(location + ".py"), specs.parse(rest, kind)
     module = import_file(path)
@@ -51,7 +51,7 @@ def from_file(spec: str, kind: str, given: Collection[str] = ()) -> UserFunction
 def called(
     target: Callable[..., Any], call: Call, kind: str, given: Collection[str] = (), path: Path | None = None
 ) -> UserFunction:
-    """A target with the arguments of a call: checked by name, and converted by type where it declares one."""
+    """A target with the arguments of a call, checked by name and converted to the declared types."""
     place = f"{call.name!r}" + (f" in {path}" if path else "")
     try:
         parameters = inspect.signature(target).parameters
@@ -94,16 +94,16 @@ def called(
 def _types(target: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(getattr(target, "__init__", target) if isinstance(target, type) else target)
-    except Exception:  # an annotation may name anything
+    except Exception:  # evaluating an annotation can raise any error
         return {}
 
 
 def _value(annotation: Any, text: str, what: str) -> Value:
-    """By its declared type where a spec can hold it; otherwise a number, true, false or none where it reads as one."""
+    """The value of a text: by its declared type if a spec supports it, else a number, true, false, none or the text."""
     if annotation is not None:
         try:
             return specs.convert(annotation, text, what)
-        except TypeError:  # a type that no spec has
+        except TypeError:  # a type that specs do not support
             pass
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]

@@ -1,8 +1,8 @@
 """The board: defenses of many runs side by side, ranked only where a test on shared images supports it.
 
-A number of a tier within a bound is the share of images that stay right under every attack of that tier and bound. Two
-defenses are compared on the images and attacks that both have, by McNemar's exact test, with Holm's correction over all
-pairs of one (dataset, bound, tier). The rank of a defense is one more than the number of defenses significantly ahead.
+The number of a tier and bound is the share of images that stay correct under every attack of that tier and bound. Two
+defenses are compared on their common images and attacks, by McNemar's exact test, with Holm's correction over all pairs
+of one (dataset, bound, tier). The rank of a defense is one more than the number of defenses significantly ahead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmark.findings.statistics import SIGNIFICANT, holm, paired_test, spread
 CLEAN = Clean.evaluation
 TIERS = ("paper", "strict", "strong")
 Kind = Literal["measured", "certified", "claimed"]
-"""From the records of a run, from a certificate that verifies, or from somebody's words."""
+"""The source of a number: the records of a run, a verified certificate, or a claim from outside."""
 SEED = re.compile(r", seed \d+\b")
 COLUMNS = (
     "dataset", "defense", "members", "network", "training", "weights", "tier", "bound", "kind", "claimed", "rank",
@@ -53,15 +53,15 @@ class Proof:
     claim: str
     verified: bool
     words: str
-    """What was verified, or why it was not."""
+    """The result of the verification, or the reason why it failed."""
     images: int = 0
     left: int = 0
-    """Images that are right and have no adversarial image; counted anew by the check."""
+    """Correctly classified images without an adversarial image; the verification counts them itself."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What one row is about: a defense with its trainings, one set of weights for each seed."""
+    """The model of one row: a defense with its trainings, one set of weights for each seed."""
 
     dataset: str
     data: str
@@ -87,35 +87,35 @@ class Number:
     seeds: int = 1
     attacks: tuple[str, ...] = ()
     claimed: float | None = None
-    """What was claimed, beside what a certificate proves."""
+    """The claimed accuracy, beside the certified one."""
     published: float | None = None
-    """The paper's number: the lowest under a single one of these attacks."""
+    """The paper's number: the lowest accuracy under one of these attacks."""
     forwards: float = 0.0
     backwards: float = 0.0
     seconds: float = 0.0
     flags: tuple[str, ...] = ()
     rank: int | None = None
     among: int = 1
-    """Defenses that it was compared with, and itself."""
+    """Number of compared defenses, including this one."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A defense within one bound: its numbers by tier, its certificates, and what is missing."""
+    """A defense within one bound: its numbers by tier, its certificates, and its missing results."""
 
     model: Model
     numbers: Mapping[str, Number]
     proofs: tuple[Proof, ...] = ()
     missing: tuple[str, ...] = ()
     source: str = ""
-    """Who says so, for an entry from outside."""
+    """The source of an entry from outside."""
     outside: bool = False
-    """Whether it is a claim: nothing of it was measured or verified here."""
+    """True for a claim, of which nothing was measured or verified here."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """Defenses on one dataset within one bound, best first; without a bound where nothing was attacked."""
+    """Defenses on one dataset within one bound, best first; the bound is None if no attack was run."""
 
     dataset: str
     data: str
@@ -124,7 +124,7 @@ class Board:
 
     @property
     def deciding(self) -> str:
-        """The tier that ranks the most defenses, or has the most; of several, the strongest. Clean accuracy last."""
+        """The tier with the most ranked defenses, then the most defenses, then the strongest; else clean accuracy."""
         numbers = [standing.numbers for standing in self.standings]
 
         def counts(tier: str) -> tuple[int, int]:
@@ -139,7 +139,7 @@ class Board:
 
 
 class _Seen(NamedTuple):
-    """A finished cell: which images are right under attack and without, its warnings and its cost."""
+    """A finished cell: the correct images under attack and without attack, its warnings and its cost."""
 
     cell: Cell
     right: pd.Series[bool]
@@ -155,10 +155,10 @@ class _Row:
     model: Model
     seen: list[_Seen] = field(default_factory=list)
     open: list[tuple[Cell, str]] = field(default_factory=list)
-    """Cells without a result, and why."""
+    """Cells without a result, with the reason."""
 
     def outcomes(self, tier: str, bound: Bound | None) -> dict[int, dict[Hashable, _Seen]]:
-        """By seed and by what was asked: the cell with the most images."""
+        """For each seed and attack setting, the cell with the most images."""
         found: dict[int, dict[Hashable, _Seen]] = {}
         for seen in self.seen:
             task = seen.cell.task
@@ -175,7 +175,7 @@ class _Row:
 
 
 def boards_of(runs: Iterable[Results], proofs: Sequence[Proof] = (), entries: Sequence[BoardEntry] = ()) -> list[Board]:
-    """Every board, those with the strongest evidence and the most defenses first."""
+    """All boards; boards with the strongest evidence and the most defenses come first."""
     rows = _rows(runs)
     keys: dict[tuple[str, str, Bound | None], list[Standing]] = {}
     for data in dict.fromkeys((row.model.dataset, row.model.data) for row in rows):
@@ -251,7 +251,7 @@ def _csv_row(board: Board, standing: Standing, tier: str, number: Number) -> dic
 
 
 def _rows(runs: Iterable[Results]) -> list[_Row]:
-    """A row per model: trainings of one defense that differ in the seed are one, the same weights always are.
+    """A row per model: trainings that differ only in the seed share a row, and so do equal weights.
 
     Cells in random order are left out: they may have stopped early, and ranks need a fixed number of images.
     """
@@ -269,7 +269,7 @@ def _rows(runs: Iterable[Results]) -> list[_Row]:
 
 
 def _one_training_each(found: list[tuple[Cell, Results]]) -> list[list[tuple[Cell, Results]]]:
-    """Cells of one row, or of a row per weights where a seed has been trained twice."""
+    """The cells as one row; if a seed was trained twice, as one row per set of weights."""
     weights = {(cell.conditions.seed, cell.ensemble.weights) for cell, _ in found}
     if len({seed for seed, _ in weights}) == len(weights):
         return [found]
@@ -306,12 +306,12 @@ def _bounds(row: _Row) -> set[Bound]:
 
 
 def _listed(bounds: set[Bound]) -> list[Bound | None]:
-    """Bounds in a fixed order; None alone stands for a board without an attack."""
+    """Bounds in a fixed order; a single None means a board without an attack."""
     return [*sorted(bounds, key=str)] or [None]
 
 
 def _counts(cell: Cell) -> bool:
-    """Whether a cell is one of a tier within a bound; a targeted attack is easier to survive, and is left out."""
+    """True if a cell counts for its tier; targeted attacks do not count, because they are easier to survive."""
     attack = cell.task.attack
     return cell.task.tier is not None and not (attack and attack.attack.wants_target)
 
@@ -325,7 +325,7 @@ def _about(proof: Proof, model: Model) -> bool:
 
 
 def _missing(row: _Row, bound: Bound | None, numbers: Mapping[str, Number], proofs: Sequence[Proof]) -> Iterator[str]:
-    """What a reader would want and does not find."""
+    """The missing results of a row, in words."""
     if bound is not None:
         lacking = [tier for tier in TIERS if tier not in numbers]
         if lacking:
@@ -343,7 +343,7 @@ def _missing(row: _Row, bound: Bound | None, numbers: Mapping[str, Number], proo
 
 
 def _numbers(rows: Sequence[_Row], tier: str, bound: Bound | None) -> dict[int, Number]:
-    """The number of each row that has one, by its place, with its rank."""
+    """The number and rank of each row that has one, by the index of the row."""
     outcomes = {place: found for place, row in enumerate(rows) if (found := row.outcomes(tier, bound))}
     ranks = _ranks(outcomes)
     return {place: _number(found, tier, *ranks[place]) for place, found in outcomes.items()}
@@ -354,7 +354,7 @@ def _number(outcomes: dict[int, dict[Hashable, _Seen]], tier: str, rank: int | N
     chosen = (
         [[seen for asked, seen in found.items() if asked in shared] for found in outcomes.values()]
         if shared
-        else [list(max(outcomes.values(), key=len).values())]  # seeds without a common attack: the one with most
+        else [list(max(outcomes.values(), key=len).values())]  # seeds without a common attack: the seed with most
     )
     index = _common([seen.right.index for seeds in chosen for seen in seeds])
     rights = [np.minimum.reduce([seen.right.loc[index].to_numpy() for seen in seeds]) for seeds in chosen]
@@ -392,7 +392,7 @@ def _common(indices: Sequence[pd.Index[Any]]) -> pd.Index[Any]:
 
 
 def _ranks(outcomes: Mapping[int, dict[int, dict[Hashable, _Seen]]]) -> dict[int, tuple[int | None, int]]:
-    """Rank of each row and how many it is ranked among; None for a row that could be compared with no other."""
+    """The rank of each row, and the number of rows it is ranked among; the rank is None without a comparison."""
     pairs = [
         (one, other, *found)
         for one, other in combinations(outcomes, 2)
@@ -411,9 +411,9 @@ def _ranks(outcomes: Mapping[int, dict[int, dict[Hashable, _Seen]]]) -> dict[int
 def _tested(
     one: dict[int, dict[Hashable, _Seen]], other: dict[int, dict[Hashable, _Seen]]
 ) -> tuple[float, float] | None:
-    """p-value and difference on the images, attacks and seeds that both have; None where nothing is shared.
+    """p-value and difference on the common images, attacks and seeds; None if nothing is common.
 
-    Of several seeds, all must agree, and the largest p counts.
+    The differences of all seeds must have the same sign, and the largest p-value counts.
     """
     found = []
     for seed in one.keys() & other.keys():
@@ -438,7 +438,7 @@ def _tested(
 
 
 def _entered(entry: BoardEntry, proofs: Sequence[Proof]) -> Iterator[tuple[Bound | None, Standing]]:
-    """An entry from outside, within each of its bounds: numbers are claims, unless a certificate verifies."""
+    """An entry from outside, for each of its bounds: its numbers are claims, unless a certificate is verified."""
     weights = (entry.weights,) if entry.weights else ()
     model = Model(entry.dataset, "", entry.defense, entry.members, entry.network, entry.training, weights)
     clean = {result.tier: _claimed(result.accuracy, result.samples) for result in entry.results if result.bound is None}
@@ -465,7 +465,7 @@ def _claimed(accuracy: float, samples: int, attack: str = "") -> Number:
 
 
 def _proved(proof: Proof) -> Standing:
-    """A model that only a certificate tells of."""
+    """A model that is known only from a certificate."""
     model = Model(proof.dataset, proof.data, proof.model, 0, "", "", (proof.weights,))
     numbers = {"strong": _certified(proof)} if proof.verified else {}
     return Standing(model, numbers, (proof,), ("run",), "audit", outside=not proof.verified)
@@ -480,7 +480,7 @@ def _certified(proof: Proof) -> Number:
 
 
 def _sorted(board: Board) -> Board:
-    """By rank in the deciding tier, then by accuracy; rows that lack it and claims come last."""
+    """Sorted by rank in the deciding tier, then by accuracy; rows without that tier and claims come last."""
 
     def key(standing: Standing) -> tuple[bool, bool, int, float]:
         number = standing.numbers.get(board.deciding)

@@ -16,7 +16,7 @@ class Check:
 
 
 TRAINING = "training-not-converged"
-"""The one check of an ensemble, not of an attack."""
+"""The only check that concerns an ensemble and not an attack."""
 CHECKS = {
     "unmoved": Check(
         "an attack with a bound returns more than 1 % of the attacked images unchanged; an attack without a bound, "

@@ -25,30 +25,30 @@ from benchmark.findings.statistics import (
 )
 
 SETTING = ("against", "dataset", "attack", "parameters", "library", "tier")
-"""What is compared with what, under which attack."""
+"""The columns that identify a comparison: reference, dataset and attack."""
 COLUMNS = (
     *SETTING, "seed", "samples", "candidate", "reference", "difference", "ci_low", "ci_high", "p", "candidate_flags",
     "reference_flags", "candidate_weights", "reference_weights",
 )  # fmt: skip
-"""Of one seed. Accuracies and differences are in percent; flags are names of checks that warn about a number;
-weights are the first digits of their sha256; ``p_holm`` follows."""
+"""The columns for one seed. Accuracies and differences are in percent. Flags are the names of checks that warn about a
+number. Weights are the first digits of their sha256. ``p_holm`` is added at the end."""
 SEED_COLUMNS = (
     *SETTING, "seeds", "samples", "candidate", "candidate_sd", "reference", "reference_sd", "difference",
     "difference_sd", "ci_low", "ci_high", "p", "seeds_ahead", "seeds_behind", "candidate_flags", "reference_flags",
     "candidate_trainings", "reference_trainings",
 )  # fmt: skip
-"""Over training seeds: means, standard deviations, the interval and the test of the mean difference; how many seeds are
-significantly ahead or behind by themselves; ``p_holm`` follows."""
+"""The columns over training seeds: means, standard deviations, the interval and the test of the mean difference, and
+the number of seeds that are significantly ahead or behind by themselves. ``p_holm`` is added at the end."""
 
 
 MCNEMAR = "McNemar's test"
 WITH_BETTING = f"{MCNEMAR}, where a model is randomised a betting test,"
-"""Predictions that are right with a probability are no counts."""
+"""McNemar's test needs counts; predictions of a randomised model are correct with a probability."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A defense of a run and its references, and what may be said of them."""
+    """A defense of a run, its references, and the conclusions."""
 
     candidate: str
     references: tuple[str, ...]
@@ -56,11 +56,11 @@ class Comparison:
     table: pd.DataFrame
     """A row per reference, attack, tier and seed."""
     seeds: pd.DataFrame
-    """A row per reference, attack and tier, over training seeds; empty where there is one training."""
+    """A row per reference, attack and tier, over training seeds; empty for a single training."""
     rule: Decided | None = None
-    """By which rows stopped early, in a run that looks after every batch."""
+    """The rule for early stopping, in a run that tests after every batch."""
     decisions: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """What that rule decided; empty without one."""
+    """The decisions of that rule; empty without a rule."""
     test: str = MCNEMAR
     """The test of one training, over images."""
 
@@ -71,7 +71,7 @@ class Comparison:
 
     @property
     def sentences(self) -> list[str]:
-        """One for each reference."""
+        """One conclusion for each reference."""
         if self.rule is not None:
             return [_decided(self.decisions, self.candidate, reference, self.rule) for reference in self.references]
         candidate = naming.inline(self.candidate)
@@ -79,7 +79,7 @@ class Comparison:
 
 
 def comparison_of(results: Results) -> Comparison | None:
-    """What a run that compares has found; None for other runs."""
+    """The comparison of a run; None for a run without a comparison."""
     if not results.compared:
         return None
     candidate, references = results.compared["candidate"], tuple(results.compared["references"])
@@ -98,7 +98,7 @@ def comparison_of(results: Results) -> Comparison | None:
 
 
 def _stopped_early(table: pd.DataFrame, decisions: pd.DataFrame) -> pd.DataFrame:
-    """The table without tests for a fixed number of images; intervals are those that hold at any time."""
+    """The table without tests for a fixed number of images, with intervals that hold at any time."""
     attacked = under_attack(table)
     found = table.copy()
     found.loc[attacked, ["p", "p_holm"]] = math.nan
@@ -107,7 +107,7 @@ def _stopped_early(table: pd.DataFrame, decisions: pd.DataFrame) -> pd.DataFrame
 
 
 def _decided(decisions: pd.DataFrame, candidate: str, reference: str, rule: Decided) -> str:
-    """What was decided against one reference, with the warnings about a lead."""
+    """The decisions against one reference, with the warnings about a lead."""
     rows = decisions[decisions["against"] == reference]
     candidate, reference = naming.inline(candidate), naming.inline(reference)
     if rows.empty:
@@ -118,7 +118,7 @@ def _decided(decisions: pd.DataFrame, candidate: str, reference: str, rule: Deci
 
 
 def compare(results: Results, candidate: str, *references: str) -> pd.DataFrame:
-    """A row per reference, attack, tier and seed that both have: candidate minus reference, in points."""
+    """A row per reference and common attack, tier and seed: candidate minus reference, in points."""
     rows = []
     for one, other in pairs_of(results, candidate, *references):
         first, second = (results.records[cell]["p_correct"].to_numpy() for cell in (one, other))
@@ -162,9 +162,9 @@ def pairs_of(results: Results, candidate: str, *references: str) -> list[tuple[C
 
 
 def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
-    """Differences over training seeds, for every setting with several; see `paired_t`.
+    """Differences over training seeds, for every setting with several seeds; see `paired_t`.
 
-    A model that was not trained anew for each seed stands for itself; two such models have no training seeds.
+    One of the two models can have the same weights for every seed. If both do, there are no training seeds.
     """
     rows = []
     for setting, group in table.groupby([*SETTING, "samples"], sort=False):
@@ -192,7 +192,7 @@ def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _corrected(table: pd.DataFrame) -> pd.DataFrame:
-    """With Holm's correction over all rows with an attack, those of every reference; clean accuracy stands alone."""
+    """The table with Holm's correction over all attacks and references; clean accuracy is not corrected."""
     attacked = under_attack(table)
     table["p_holm"] = table["p"]
     table.loc[attacked, "p_holm"] = holm(table.loc[attacked, "p"].tolist())
@@ -211,7 +211,7 @@ def under_attack(table: pd.DataFrame) -> pd.Series[bool]:
 def verdict(
     table: pd.DataFrame, seeds: pd.DataFrame, candidate: str, reference: str, over_images: str = MCNEMAR
 ) -> str:
-    """What may be said against one reference: over training seeds where there are several, else seed by seed."""
+    """The conclusion about one reference: over training seeds if there are several, else seed by seed."""
     attacked, trained = table[under_attack(table)], seeds[under_attack(seeds)]
     if attacked.empty:
         return f"{candidate} and {reference} share no attacked images: nothing can be said about robustness."
@@ -230,7 +230,7 @@ def _settings(count: int) -> str:
 
 
 def _conclusion(rows: pd.DataFrame, candidate: str, reference: str, settings: str, test: str) -> str:
-    """Where the candidate is ahead or behind, by a test."""
+    """The settings in which a test puts the candidate ahead or behind, in words."""
     better = rows[(rows["p_holm"] < SIGNIFICANT) & (rows["difference"] > 0)]
     worse = rows[(rows["p_holm"] < SIGNIFICANT) & (rows["difference"] < 0)]
     count = len(rows)
@@ -255,7 +255,7 @@ def _conclusion(rows: pd.DataFrame, candidate: str, reference: str, settings: st
 
 
 def _alone(rows: pd.DataFrame, candidate: str, test: str) -> list[str]:
-    """What each training says by itself, in words: its test is over images."""
+    """The result of each training by itself, in words; its test is over images."""
     always = [
         f"{word} in {count}"
         for word in ("ahead", "behind")
@@ -266,7 +266,7 @@ def _alone(rows: pd.DataFrame, candidate: str, test: str) -> list[str]:
 
 
 def _limits(rows: pd.DataFrame, candidate: str, reference: str) -> list[str]:
-    """How little a few seeds can show, and what was not trained anew."""
+    """The smallest difference that so few seeds can show, and the models that were not trained for each seed."""
     count = int(rows["seeds"].max())
     words = [
         f"With {count} seeds, a mean difference under {least_significant(count):.1f} times its standard deviation over "
@@ -279,7 +279,7 @@ def _limits(rows: pd.DataFrame, candidate: str, reference: str) -> list[str]:
 
 
 def _doubts(rows: pd.DataFrame, name: str, side: str) -> str:
-    """Where the higher number may be owed to an attack that failed: how often, and what was seen."""
+    """The warnings about a higher accuracy, which a failed attack may explain: their number and names."""
     flagged = rows[rows[f"{side}_flags"] != ""]
     if flagged.empty:
         return ""

@@ -1,4 +1,4 @@
-"""One attack in several libraries, on the same images: do their results agree, at what cost, and what failed."""
+"""One attack in several libraries, on the same images: agreement of the results, cost and failures."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from defenses.errors import BadInput
 
 NORMS = ("linf", "l2", "l1")
 ROUNDING = 2**-11
-"""Images are kept in half precision: two that are equal may differ by so much."""
+"""Images are stored in half precision, so that equal images may differ by this much."""
 LARGER = 1.1
-"""Perturbations of an attack without a bound that are larger, or smaller, by this factor are told."""
+"""For an attack without a bound, perturbations that are larger or smaller by this factor are reported."""
 DEARER = 2.0
-"""So are passes through the model."""
+"""A number of model passes that differs by this factor is reported."""
 COUNTS = ("unmoved", "out_of_box", "out_of_ball", "not_finite", "zero_gradient")
 COLUMNS = (
     "dataset", "defense", "tier", "seed", "attack", "parameters", "library", "samples",
@@ -45,11 +45,11 @@ RULES = (
     f"images that both fool), and passes that differ by a factor of {DEARER:g}. Known differences of a library stand "
     "behind a dash; docs/attacks.md has the evidence.",
 )
-"""How the table is to be read, a paragraph each."""
+"""The explanation of the table, as paragraphs."""
 
 
 def crosscheck_table(results: Results) -> pd.DataFrame:
-    """A row per library of every attack that was run, at one setting, by more than one; empty where none was."""
+    """A row per library for every attack setting that several libraries ran; empty without such a setting."""
     groups: dict[object, list[Cell]] = {}
     for cell in results.cells:
         if isinstance(cell.task, WhiteBox):
@@ -66,7 +66,7 @@ def crosscheck_table(results: Results) -> pd.DataFrame:
 
 
 def _within_one_bound(results: Results) -> list[list[Cell]]:
-    """Attacks that others wrote, each with the first attack of the run within its bound."""
+    """Groups of cells with the same bound: the first attack of the run, then the attacks named in full."""
     groups: dict[object, list[Cell]] = {}
     for cell in results.cells:
         if isinstance(cell.task, WhiteBox):
@@ -78,7 +78,7 @@ def _within_one_bound(results: Results) -> list[list[Cell]]:
 
 
 def _rows(results: Results, cells: list[Cell]) -> list[dict[str, Any]]:
-    """The libraries of one attack at one setting, the default first: the usual one, or else the first asked for."""
+    """The rows of one attack setting, a row per library: the usual library first, else the first one of the run."""
     cells = sorted(cells, key=lambda cell: cell.task.library != _usual(cell))
     default = results.records[cells[0]].set_index("index") if cells[0] in results.records else None
     rows: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ def _rows(results: Results, cells: list[Cell]) -> list[dict[str, Any]]:
 
 
 def _names(cell: Cell, default: Cell) -> dict[str, Any]:
-    """What the row is of, and what the definition of the attack says of this library."""
+    """The columns that identify a row, and the note of the attack's definition on this library."""
     assert isinstance(cell.task, WhiteBox)
     named = cell.task.named
     return {
@@ -123,7 +123,7 @@ def _names(cell: Cell, default: Cell) -> dict[str, Any]:
 
 
 def _usual(cell: Cell) -> str:
-    """The library that runs the attack unless one is named; none for an attack that is no longer registered."""
+    """The library that runs the attack by default; empty for an attack that is no longer registered."""
     attack = cell.task.attack.attack if cell.task.attack else None
     return attack.usual_library if attack and attack.backends else ""
 
@@ -146,7 +146,7 @@ def _measured(records: pd.DataFrame) -> dict[str, Any]:
 
 
 def _compared(records: pd.DataFrame, default: pd.DataFrame) -> dict[str, Any]:
-    """What pairs of outcomes say, on the images that both have."""
+    """The paired comparison of two libraries on their common images."""
     mine, other = records.align(default, join="inner", axis=0)
     right, right_there = (frame["p_correct"].to_numpy(dtype=float) for frame in (mine, other))
     both = ~(mine["correct"] | other["correct"]).to_numpy(dtype=bool) & mine["attacked"].to_numpy(dtype=bool)
@@ -164,7 +164,7 @@ def _compared(records: pd.DataFrame, default: pd.DataFrame) -> dict[str, Any]:
 
 
 def _pixel_difference(mine: Pictures | None, other: Pictures | None, moved: set[Any]) -> float | None:
-    """The largest difference between the adversarial images of both, on those that are kept and that either moved."""
+    """The largest pixel difference between the stored adversarial images of two libraries, if one changed the image."""
     if mine is None or other is None:
         return None
     places = [
@@ -179,11 +179,11 @@ def _pixel_difference(mine: Pictures | None, other: Pictures | None, moved: set[
     return round(max(differences), 6) if differences else None
 
 
-# --- the words ---
+# --- verdicts in words ---
 
 
 def _relation(row: dict[str, Any]) -> str:
-    """What the row is to the default, in one of a few words."""
+    """The relation of a row to the default library, as one of a few terms."""
     if not row["samples"]:
         return "not run" if row["failure"] == "not run yet" else "failed"
     if row["is_default"]:
@@ -203,7 +203,7 @@ def _relation(row: dict[str, Any]) -> str:
 def _verdict(row: dict[str, Any]) -> str:
     relation, default = row["relation"], row["default"]
     if relation in ("failed", "not run"):
-        refused = row["failure"].removeprefix(f"{BadInput.__name__}: ")  # a setting that the library cannot honour
+        refused = row["failure"].removeprefix(f"{BadInput.__name__}: ")  # a setting that the library does not support
         words = "refused" if refused != row["failure"] else "failed"
         return f"{words}: {refused}" if relation == "failed" else "not run yet"
     words = {
@@ -225,7 +225,7 @@ def _signed(points: float) -> str:
 
 
 def _mended(row: dict[str, Any]) -> list[str]:
-    """What the harness had to put right, or could not."""
+    """The defects of an attack, repaired by the harness or not."""
     parts = []
     attacked = row["attacked"]
     moved = attacked - row["unmoved"]
@@ -243,7 +243,7 @@ def _mended(row: dict[str, Any]) -> list[str]:
 
 
 def _unlike(row: dict[str, Any]) -> list[str]:
-    """Sizes and costs that are far from the default's."""
+    """Perturbation sizes and costs that differ much from the default library's."""
     parts = []
     ratio = row.get("l2_ratio")
     if ratio and not row["bounded"] and not 1 / LARGER < ratio < LARGER:

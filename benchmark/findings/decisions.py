@@ -1,4 +1,4 @@
-"""Decisions from images in random order: who leads, or that two defenses are equal within a margin, at any time."""
+"""Decisions from images in random order, valid at any time: one defense leads, or two are equal within a margin."""
 
 from __future__ import annotations
 
@@ -17,64 +17,65 @@ from benchmark.findings.sequential import Decision, decide, interval
 from defenses.errors import BadInput
 
 Outcomes = NDArray[np.float64]
-"""The probability of a right prediction of every image: 0 or 1, unless the model is randomised."""
+"""For every image, the probability of a correct prediction: 0 or 1, unless the model is randomised."""
 WORDS = {"first leads": "candidate leads", "second leads": "reference leads"}
 COLUMNS = (
     "against", "dataset", "attack", "parameters", "library", "tier", "seed", "verdict", "images", "run", "planned",
     "difference", "ci_low", "ci_high", "level", "candidate_flags", "reference_flags",
 )  # fmt: skip
-"""``images`` is the number after which the verdict was reached, or that left it open; ``run`` is the number that was
-attacked, ``planned`` the number without early stopping. The interval is of the difference in points over ``run``
-images; it misses the true difference with probability ``level`` at most, however often one looked."""
+"""``images`` is the number of images after which the verdict was reached, or of all images if it is open. ``run`` is
+the number of attacked images, ``planned`` the number without early stopping. The interval is that of the difference in
+points over ``run`` images. For any number of looks, it misses the true difference with probability ``level`` at most.
+"""
 
 
 @dataclass(frozen=True)
 class Narrow:
-    """A row is settled when the interval of every accuracy is so narrow."""
+    """A stopping rule: a row is settled when the interval of every accuracy is narrow enough."""
 
     half_width: float
     """In points."""
     alpha: float = 0.05
 
     def settled(self, outcomes: Sequence[Outcomes]) -> bool:
-        """Whether these accuracies are known well enough."""
+        """True if all intervals are narrow enough."""
         found = [interval(right, alpha=self.alpha) for right in outcomes]
         return all(50 * (one.high - one.low) <= self.half_width for one in found)
 
 
 @dataclass(frozen=True)
 class Decided:
-    """A row is settled when every reference is told from the candidate, or is equal to it within a margin."""
+    """A stopping rule: a row is settled when every reference is ahead, behind, or equal within a margin."""
 
     alpha: float = 0.05
-    """Probability of one wrong decision or more in the whole run, at most."""
+    """Largest probability of any wrong decision in the whole run."""
     margin: float = 2.0
-    """In points; 0 calls nothing equal."""
+    """In points; with 0, two defenses are never decided to be equal."""
     comparisons: int = 1
-    """Rows times references: each is tested at its share of alpha."""
+    """Rows times references; each comparison is tested at its share of alpha."""
     planned: Mapping[str, int] = field(default_factory=dict)
     """Images without early stopping, by the series of the candidate's cell."""
 
     @property
     def level(self) -> float:
-        """The probability of a wrong decision in one comparison, at most."""
+        """The largest probability of a wrong decision in one comparison."""
         return self.alpha / max(1, self.comparisons)
 
     def decision(self, candidate: Outcomes, reference: Outcomes) -> Decision:
-        """What one comparison has come to."""
+        """The decision of one comparison so far."""
         return decide(candidate, reference, self.level, self.margin / 100)
 
     def settled(self, outcomes: Sequence[Outcomes]) -> bool:
-        """Whether no comparison of the first with another is open."""
+        """True if every comparison of the first model with another is decided."""
         candidate, *references = outcomes
         return all(self.decision(candidate, right).verdict != "open" for right in references)
 
     def over(self, lines: int, references: int, planned: Mapping[str, int]) -> Decided:
-        """The rule shared by all comparisons of a run, with the images that each would take without it."""
+        """The rule for all comparisons of a run, with the number of images of each without early stopping."""
         return replace(self, comparisons=max(1, lines * references), planned={**self.planned, **planned})
 
     def written(self) -> dict[str, Any]:
-        """As a file has it."""
+        """The rule as it is stored in a file."""
         return {
             "alpha": self.alpha,
             "margin": self.margin,
@@ -97,15 +98,15 @@ def read_rule(written: Mapping[str, Any]) -> Decided:
 
 @dataclass(frozen=True)
 class Until:
-    """When a run takes no more images."""
+    """The conditions under which a run takes no more images."""
 
     rule: Decided | Narrow
     budget: float | None = None
-    """Seconds after which no batch is begun; every row gets its first batch."""
+    """Seconds after which no new batch starts; every row gets its first batch."""
 
 
 def decision_table(results: Results, pairs: Sequence[tuple[Cell, Cell]], rule: Decided) -> pd.DataFrame:
-    """A row per pair of cells with an attack, the candidate's first: what was decided, and after how many images."""
+    """A row per pair of cells with an attack, the candidate's cell first: the decision and its number of images."""
     rows = []
     for one, other in pairs:
         if not one.task.attacks:
@@ -138,7 +139,7 @@ def decision_table(results: Results, pairs: Sequence[tuple[Cell, Cell]], rule: D
 
 
 def decided_words(table: pd.DataFrame, candidate: str, reference: str, rule: Decided) -> str:
-    """What was decided against one reference, in a sentence or two."""
+    """The decisions against one reference, in a sentence or two."""
     count = len(table)
     settings = "attack setting" if count == 1 else "attack settings"
     names = {

@@ -1,8 +1,8 @@
 """Diagnostics: checks of a run's records that raise warnings about its numbers, each a named flag with advice.
 
-A pure function of cells and their per-image records. Attacks are compared on the same images, and one counts as
-ahead only where a paired test says so at ``ALPHA``: McNemar's exact test, or a betting test where a model is
-randomised. An evaluation that is sound raises no flag.
+A pure function of cells and their per-image records. Attacks are compared on the same images. An attack counts as ahead
+only if a paired test is significant at ``ALPHA``: McNemar's exact test, or a betting test for a randomised model. A
+sound evaluation raises no flag.
 docs/diagnostics.md explains every flag.
 """
 
@@ -27,22 +27,22 @@ from benchmark.findings.statistics import mean_interval, paired_test
 from benchmark.harness.records import judged, was_right
 
 ALPHA = 0.001
-"""Level of every comparison: small, because a run makes hundreds, and no fewer than 11 images can reach it."""
+"""Significance level of every comparison: small, because a run makes hundreds; fewer than 11 images cannot reach it."""
 FEW = 0.01
-"""Share of the attacked images up to which a dead gradient or an unmoved image is let pass."""
+"""Accepted share of attacked images with a zero gradient or without a change."""
 WITNESS = 0.02
-"""Share of the images that a worst case may owe to its query-only attack alone."""
+"""Accepted share of images that only the query-only attack of a worst case fools."""
 GREY = 0.5
-"""From this eps on, every image can be made plain grey, so that nothing is left to recognise."""
+"""From this eps on, an attack can turn every image into plain grey, so that no class can be recognised."""
 
 Result = tuple[Cell, pd.DataFrame]
 Checked = tuple[str, tuple[Cell, ...], str]
-"""A check that was made, the cells it concerns, and the warning in words; empty where all is well."""
+"""A check that was made, the cells it concerns, and the warning in words; empty if the check passed."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A warning, the cells whose numbers it concerns, and what was seen, in words."""
+    """A warning, the cells that it concerns, and the observation in words."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -73,7 +73,7 @@ class Diagnosis:
     cells: int
 
     def words(self, cell: Cell) -> str:
-        """What concerns one cell, for a field of a table."""
+        """The warnings about one cell, for a field of a table."""
         return "; ".join(f"{flag.name}: {flag.words}" for flag in self.flags if cell in flag.cells)
 
     def names(self, cell: Cell) -> list[str]:
@@ -82,7 +82,7 @@ class Diagnosis:
 
     @property
     def summary(self) -> str:
-        """How many warnings, from how many checks on how many cells, and which checks were not possible."""
+        """The numbers of warnings, checks and cells, and the checks that were not possible, in words."""
         if not self.cells and not self.flags:
             return "no attack was run, so there is nothing to check"
         count = len(self.flags)
@@ -121,7 +121,7 @@ def diagnose(results: Iterable[Result]) -> Diagnosis:
 
 
 def _trained(cells: Iterable[Cell]) -> Iterator[Checked]:
-    """What the checkpoint of each ensemble says against its training; older ones do not say."""
+    """The warning about each ensemble's training, from its checkpoint; checkpoints of older versions have none."""
     found: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         if cell.ensemble.convergence is not None:
@@ -168,7 +168,7 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
         ("out-of-ball", "out_of_ball", "images left the eps-ball and were projected back"),
         ("out-of-box", "out_of_box", "images left [0, 1] and were clipped"),
     ):
-        expected = minimises and name == "out-of-ball"  # a smallest perturbation beyond the radius is no defect
+        expected = minimises and name == "out-of-ball"  # a minimum-norm attack may exceed the radius
         yield name, f"{count[column]} of {attacked} {words}" if count[column] and not expected else ""
     unstable = judged(records, "unstable")
     if unstable is not None:
@@ -198,7 +198,7 @@ def _alone(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _to_be_fooled(cell: Cell, records: pd.DataFrame) -> pd.Series[bool]:
-    """Images on which an attack has something to do: where its goal is reached already, it may have no gradient."""
+    """Images on which the attack's goal is not yet reached; on the other images, the gradient may be zero."""
     return was_right(records) | (cell.task.tier == "paper")
 
 
@@ -206,7 +206,7 @@ def _to_be_fooled(cell: Cell, records: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _alike(row: Sequence[Cell]) -> Iterator[Checked]:
-    """What each ran with, beside the first."""
+    """The circumstances of each cell that differ from those of the first cell."""
     first = row[0]
     for cell in row[1:]:
         there = first.circumstances
@@ -222,7 +222,7 @@ def _alike(row: Sequence[Cell]) -> Iterator[Checked]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A cell, and for each image how likely it was right before the attack and still is: 0 or 1, or a probability."""
+    """A cell, and for each image the probability that it is correct before and after the attack: often 0 or 1."""
 
     cell: Cell
     standing: pd.Series[float]
@@ -250,7 +250,7 @@ def _at_any_strength(cell: Cell) -> tuple[object, ...]:
 def _converged(group: Sequence[_Seen]) -> Iterator[Checked]:
     for shorter in group:
         attack = _attack_of(shorter.cell)
-        if attack is None:  # a suite is never one setting with more work
+        if attack is None:  # a suite has no variant with more steps
             continue
         apart = (*attack.work, *attack.scaled)
         kind = shorter.cell.task.variant(*apart)
@@ -271,7 +271,7 @@ def _works_more(longer: Attack | None, shorter: Attack) -> bool:
 
 
 def _witnessed(group: Sequence[_Seen]) -> Iterator[Checked]:
-    """Attacks that a sound iterative white-box attack must not lose to."""
+    """Compare iterative white-box attacks with weaker attacks, which must not fool more images."""
     usable = [seen for seen in group if seen.cell.task.bound and not _targeted(seen.cell)]
     inside = [seen for seen in usable if isinstance(seen.cell.task, WhiteBox)]
     outside = [seen for seen in usable if isinstance(seen.cell.task, (BlackBox, Transfer))]
@@ -292,7 +292,7 @@ def _witnessed(group: Sequence[_Seen]) -> Iterator[Checked]:
 
 
 def _suite(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """A worst case by itself: what its last, query-only attack still found after every gradient attack had tried."""
+    """A worst case by itself: the images that only its last, query-only attack fooled, after all gradient attacks."""
     task = cell.task
     if isinstance(task, WorstCase) and task.stages and task.stages[-1].named.attack.query_only:
         fooled = int((records["broken_at"] == len(task.stages) - 1).sum())
@@ -301,7 +301,7 @@ def _suite(cell: Cell, records: pd.DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _strongest(group: Sequence[_Seen]) -> Iterator[Checked]:
-    """The worst case is one by definition: a single image that a single attack fools is one too many."""
+    """A single attack must not fool an image that the worst case counts as correct; one such image raises the flag."""
     for worst in group:
         if not isinstance(worst.cell.task, WorstCase):
             continue
@@ -315,7 +315,7 @@ def _strongest(group: Sequence[_Seen]) -> Iterator[Checked]:
 
 
 def _against(name: str, cells: tuple[Cell, ...], suspect: _Seen, witnesses: Sequence[_Seen]) -> Iterator[Checked]:
-    """Whether a witness fools significantly more of the images that both attacks got."""
+    """Whether a witness fools significantly more of the common images than the suspect."""
     pairs = [(seen, *suspect.standing.align(seen.standing, join="inner")) for seen in witnesses]
     pairs = [pair for pair in pairs if len(pair[1])]
     if not pairs:
@@ -335,13 +335,19 @@ def _ahead(first: pd.Series[Any], second: pd.Series[Any]) -> bool:
 
 
 def _missed(worst: pd.Series[float], single: pd.Series[float]) -> int:
-    """Images that one attack fools and the worst case does not: half a prediction apart, which draws hardly mistake."""
+    """Images that one attack fools and the worst case does not.
+
+    The probabilities of a correct prediction must differ by 0.5, so that random draws hardly ever count.
+    """
     one, other = worst.align(single, join="inner")
     return int((one - other >= 0.5).sum())
 
 
 def _standing(records: pd.DataFrame) -> pd.Series[float]:
-    """Images that were right without the attack and are right with it; in tier paper, others may count as right."""
+    """For each image, the probability that it is correct without and with the attack.
+
+    Tier paper may also count images as correct that were misclassified without the attack.
+    """
     right = records[["p_correct", "p_clean"]].min(axis=1).to_numpy()
     return pd.Series(right, index=records["index"].to_numpy())
 
@@ -350,7 +356,7 @@ def _percent(standing: pd.Series[float]) -> str:
     return f"{100 * float(standing.mean()):.1f} % of {len(standing)} images"
 
 
-# --- what an attack is ---
+# --- properties of an attack ---
 
 
 def _attack_of(cell: Cell) -> Attack | None:
@@ -378,7 +384,7 @@ def _targeted(cell: Cell) -> bool:
 
 
 def _iterative(cell: Cell) -> bool:
-    """An untargeted attack within a bound with the model's own gradient, step after step."""
+    """True for an untargeted iterative attack within a bound that uses the model's own gradient."""
     own = cell.task.white_box and cell.task.bound is not None and not _targeted(cell)
     return own and not _single_step(cell) and not _query_only(cell)
 
@@ -390,7 +396,7 @@ def _within(cell: Cell, other: Cell) -> bool:
 
 
 def _attack(cell: Cell) -> str:
-    """The attack for readers; the library is named where it is not the usual one."""
+    """The attack's name for readers, with the library if it is not the usual one."""
     named = cell.task.attack
     name = cell.task.name if named is None or named.title == named.label else f"{cell.task.name}@{cell.task.library}"
     return f"{naming.attack(name, cell.task.parameters)}{cell.task.origin}"

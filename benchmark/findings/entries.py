@@ -1,4 +1,4 @@
-"""Entries from outside: what somebody says of a defense, as JSON that is checked against `entry.schema.json`."""
+"""Entries from outside: claims about a defense, as JSON that is checked against `entry.schema.json`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from defenses.errors import BadInput
 
 SCHEMA = Path(__file__).with_name("entry.schema.json")
 LARGEST = 2**20
-"""Bytes of an entry that is read at all."""
+"""Largest size of an entry, in bytes."""
 KINDS: dict[str, Any] = {
     "object": (dict,),
     "array": (list,),
@@ -37,7 +37,7 @@ class ClaimedResult:
 
 @dataclass(frozen=True)
 class BoardEntry:
-    """What somebody says of a defense."""
+    """The claims about a defense."""
 
     defense: str
     dataset: str
@@ -51,7 +51,7 @@ class BoardEntry:
 
 
 def read_entry(path: Path) -> BoardEntry:
-    """Read an entry; BadInput says everything that is wrong with it."""
+    """Read an entry; BadInput lists its errors."""
     try:
         if path.stat().st_size > LARGEST:
             raise BadInput(f"{path} has more than {LARGEST:,} bytes; an entry is smaller")
@@ -74,7 +74,7 @@ def read_entry(path: Path) -> BoardEntry:
 
 
 def complaints(value: Any, schema: dict[str, Any], where: str = "entry") -> Iterator[str]:
-    """What a value lacks of a JSON schema, for the words that `entry.schema.json` uses."""
+    """The violations of a JSON schema by a value; supports the keywords of `entry.schema.json`."""
     kind = schema["type"]
     if not isinstance(value, KINDS[kind]) or isinstance(value, bool):
         yield f"{where} must be of type {kind}"
@@ -116,7 +116,7 @@ def _result(path: Path, result: dict[str, Any]) -> ClaimedResult:
 
 
 def _inside(path: Path, name: str) -> Path:
-    """A file beside the entry; an entry names no other."""
+    """A file in the folder of the entry; BadInput for a file elsewhere."""
     folder = path.parent.resolve()
     found = (folder / name).resolve()
     if not found.is_relative_to(folder):

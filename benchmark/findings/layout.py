@@ -40,7 +40,7 @@ class Layout:
         return unique(map(self.attack, chosen))
 
     def attack(self, cell: Cell) -> tuple[str, str]:
-        """Name and parameters; the library is named where one table has the attack of several."""
+        """Name and parameters; the library is added if the table has the attack of several libraries."""
         return self.titles[cell.images.dataset, cell.task.name, cell.task.library], cell.task.parameters
 
     @cached_property
@@ -60,9 +60,9 @@ class Layout:
         return f"{values.iloc[0]:.1f}" if len(values) else ""
 
     def best(self, dataset: str, attack: tuple[str, str], group: str) -> str | None:
-        """The defense that beats every other on the same images, each difference significant for each seed; else none.
+        """The defense that leads every other on the same images, each difference significant for each seed; else None.
 
-        None where a defense has no number, or was not measured alike.
+        None also if a defense has no number, or was measured under different circumstances.
         """
         key = (dataset, attack, group)
         if key not in self._best:
@@ -77,7 +77,7 @@ class Layout:
             if not cells or any(cell not in self.records for cell in cells):
                 return None
             if any(cell.images.order != "file" for cell in cells):
-                return None  # they may have stopped early, and the test is for a fixed number of images
+                return None  # early stopping is possible, and the test needs a fixed number of images
             if any(cell.circumstances != alike.setdefault(cell.conditions.seed, cell.circumstances) for cell in cells):
                 return None
             found[defense] = {c.conditions.seed: self.records[c].set_index("index")["p_correct"] for c in cells}
@@ -89,19 +89,19 @@ class Layout:
         return leader if all(_leads(found[leader], seeds) for seeds in others) else None
 
     def quirk(self, dataset: str, attack: tuple[str, str], defense: str) -> float | None:
-        """Tier paper minus tier strict; None where one of them is missing or is of other images."""
+        """Tier paper minus tier strict; None if one of them is missing or has other images."""
         paper, strict = (self.table.iloc[self.of(dataset, attack, tier, defense)] for tier in ("paper", "strict"))
         gap = paper["accuracy"].mean() - strict["accuracy"].mean()
         images = [sorted(zip(part["seed"], part["samples"], strict=True)) for part in (paper, strict)]
         return float(gap) if images[0] == images[1] and not pd.isna(gap) else None
 
     def flagged(self, positions: list[int]) -> bool:
-        """True where a check warns about one of the numbers."""
+        """True if a check warns about one of the numbers."""
         rows = self.table.iloc[positions]
         return bool(((rows["samples"] > 0) & (rows["flags"] != "")).any())
 
     def unattacked(self, dataset: str, defense: str) -> pd.DataFrame:
-        """Rows, one per seed, with the ensemble's clean accuracy on the most images there are."""
+        """Rows, one per seed, with the ensemble's clean accuracy on the largest number of images."""
         chosen = [
             position
             for position, cell in enumerate(self.cells)
@@ -114,7 +114,7 @@ class Layout:
 
 
 def _leads(mine: dict[int, pd.Series[float]], theirs: dict[int, pd.Series[float]]) -> bool:
-    """Ahead for each seed: what several seeds make of one image is not independent, so they are not pooled."""
+    """True if ahead for each seed; seeds are not pooled, because their outcomes on one image are not independent."""
     return mine.keys() == theirs.keys() and all(
         values.index.equals(theirs[seed].index)
         and values.mean() > theirs[seed].mean()

@@ -1,7 +1,7 @@
-"""Names for readers: ``adp-2-0.5`` is ADP, α=2, β=0.5. Every table, figure, page and sentence takes its names here.
+"""Names for readers: ``adp-2-0.5`` is ADP, α=2, β=0.5. Every table, figure, page and sentence uses these names.
 
-Files for programs (CSV, manifests, cells) keep the specs. A name that is no known spec, such as a label that the user
-chose, stays as it is.
+Files for programs (CSV, manifests, cells) keep the specs. A name that is not a known spec, such as a user's label, is
+not changed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLASSES = {
         "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
     ),
 }  # fmt: skip
-"""What the classes of a dataset are called, in the order of their labels."""
+"""The class names of a dataset, in the order of the labels."""
 OBJECTIVES = {
     "adp": "ADP",
     "gal": "GAL",
@@ -102,7 +102,7 @@ def dataset(name: str) -> str:
 
 
 def class_name(dataset: str, label: int) -> str:
-    """What a class is called; its number where it has no name."""
+    """The name of a class; its number if it has no name."""
     names = CLASSES.get(dataset, ())
     return names[label] if 0 <= label < len(names) else str(label)
 
@@ -119,7 +119,7 @@ def score(name: str) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names as a sentence lists them; names with commas are kept apart by semicolons."""
+    """Names as a list in a sentence; names with commas are separated by semicolons."""
     words = list(names)
     comma = "; " if any("," in word for word in words) else ", "
     if len(words) < 2:

@@ -1,4 +1,4 @@
-"""Radii: the smallest perturbation that a minimum-norm attack found for each image: a whole security curve at once."""
+"""Radii: the smallest perturbation that a minimum-norm attack found for each image, which gives a security curve."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Radii = NDArray[np.float64]
 def radii(records: pd.DataFrame, norm: Norm) -> Radii:
     """The smallest perturbation found for each image of a minimum-norm attack's records.
 
-    A misclassified clean image has radius 0. An image that the attack failed on has an infinite one: it survives every
-    radius. The true radius is at most the one that is found.
+    A misclassified clean image has radius 0. An image on which the attack failed has an infinite radius: it survives
+    every radius. The true radius is at most the radius found.
     """
     found = np.where(records["correct"], np.inf, records[norm].to_numpy(dtype=np.float64))
     return np.where(was_right(records), found, 0.0)
@@ -54,15 +54,15 @@ class RadiusCurve:
     library: str
     norm: Norm
     settings: tuple[str, ...]
-    """Parameters of the attack in this run; of several, the smallest perturbation of each image counts."""
+    """Parameters of the attack in this run; with several settings, the smallest perturbation of each image counts."""
     found: dict[tuple[str, int], Radii]
     """By defense and seed."""
     points: pd.DataFrame
-    """Beside the curve: per defense, seed and bound in this norm, the lowest accuracy under an attack within it."""
+    """Points beside the curve: per defense, seed and bound of this norm, the lowest accuracy under an attack."""
 
     @property
     def grid(self) -> Radii:
-        """The radii of the table: from 0 to the largest that was found."""
+        """The radii of the table: from 0 to the largest radius found."""
         largest = max((float(one[np.isfinite(one)].max(initial=0)) for one in self.found.values()), default=0.0)
         even = np.linspace(0, largest, POINTS + 1)
         return np.unique(np.ceil(even)) if self.norm == "l0" else np.unique(even)
@@ -108,7 +108,7 @@ def without_curve(results: Results) -> list[str]:
 
 
 def _unbounded(results: Results) -> Iterator[tuple[Cell, NamedAttack]]:
-    """Finished cells of untargeted minimum-norm attacks that no bound cuts off."""
+    """Finished cells of untargeted minimum-norm attacks without a bound."""
     for cell in results.of(WhiteBox):
         named = cell.task.attack
         if named and named.attack.minimises and named.bound is None and not named.attack.wants_target:
@@ -121,7 +121,7 @@ def radius_table(curves: Sequence[RadiusCurve]) -> pd.DataFrame:
 
 
 def _one_tier(cells: Sequence[Cell]) -> list[Cell]:
-    """Those of tier strict, or else of tier paper: of images that were right, both have the same perturbations."""
+    """The cells of tier strict, else of tier paper; on correct images, both tiers have the same perturbations."""
     strict = [cell for cell in cells if cell.task.tier == "strict"]
     return strict or list(cells)
 

@@ -23,10 +23,10 @@ from defenses.errors import BadInput
 from defenses.registry import did_you_mean
 
 COMPARED = "comparison.json"
-"""The file that says which defenses of a run are compared."""
+"""The file that lists the compared defenses of a run."""
 
 UNTIL = "until.json"
-"""The file that says by which rule the rows of a run stopped."""
+"""The file with the rule by which the rows of a run stopped."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Results:
     cells: tuple[Cell, ...]
     records: Mapping[Cell, pd.DataFrame]
     failures: Mapping[Cell, str] = field(default_factory=dict)
-    """Why a cell has no records, where it was tried."""
+    """The reason why a cell failed, for each cell that was tried."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     commits: Mapping[str, int] = field(default_factory=dict)
-    """How many of the finished cells each state of the code has finished."""
+    """The number of finished cells of each commit of the code."""
     compared: Mapping[str, Any] = field(default_factory=dict)
-    """Which defenses are compared, in a run that compares."""
+    """The compared defenses, in a run with a comparison."""
     until: Mapping[str, Any] = field(default_factory=dict)
-    """The rule by which rows stopped early, in a run that looks after every batch."""
+    """The rule by which rows stopped early, in a run that tests after every batch."""
     pictures: Callable[[Cell], Pictures | None] = lambda cell: None
     clean_pictures: Callable[[TestImages], NDArray[np.float16] | None] = lambda taken: None
 
@@ -52,7 +52,7 @@ class Results:
         return str(self.manifest["title"])
 
     def class_name(self, dataset: str, label: int) -> str:
-        """What a class is called: its name where the dataset has names, else its number."""
+        """The name of a class, or its number if the dataset has no names."""
         names = self.manifest.get("class_names", {})
         own = names.get(dataset) if isinstance(names, dict) else None
         return str(own[label]) if isinstance(own, list) and 0 <= label < len(own) else naming.class_name(dataset, label)
@@ -67,7 +67,7 @@ class Results:
         return [cell for cell in self.finished if isinstance(cell.task, kind)]
 
     def of_defenses(self, defenses: Sequence[str]) -> Results:
-        """Only the cells of these defenses, in this order; all of them where none is named."""
+        """Only the cells of these defenses, in this order; all cells if no defense is named."""
         if not defenses:
             return self
         known = dict.fromkeys(cell.ensemble.defense for cell in self.cells)
@@ -79,12 +79,12 @@ class Results:
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
-        """Warnings about the numbers of the run; a cell that is in no table may still raise one about another."""
+        """Warnings about the numbers of the run; cells that are in no table are checked too."""
         return diagnose((cell, self.records[cell]) for cell in self.finished)
 
 
 def read_results(store: Store) -> Results:
-    """Read and check what a run has so far."""
+    """Read and check the results of a run so far."""
     manifest = store.manifest()
     cells = tuple(store.asked())
     finished = [cell for cell in cells if store.has(cell)]

@@ -1,4 +1,4 @@
-"""ROC areas: can a score of the ensemble's own prediction tell adversarial images from clean ones? (detection.csv)"""
+"""ROC areas: how well a score of the ensemble's prediction separates adversarial and clean images (detection.csv)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ RATES = (0.01, 0.05)
 
 
 class Trial(NamedTuple):
-    """A detector's images: clean ones to compare with, held-out ones for the threshold, and what each attack fooled."""
+    """A detector's images: clean images, held-out clean images for the threshold, and fooled images of each attack."""
 
     cell: Cell
-    """Of the clean images."""
+    """The cell of the clean images."""
     clean: pd.DataFrame
     held_out: pd.DataFrame
     fooled: list[tuple[Cell, str, pd.DataFrame]]
@@ -31,7 +31,7 @@ class Trial(NamedTuple):
 
 
 def trials(results: Results) -> list[Trial]:
-    """Clean cells with the finished attacks on the same ensemble and number of images, where there are any."""
+    """Clean cells with the finished attacks on the same ensemble and number of images; only cells with attacks."""
     cells = results.of(Detection)
     titles = attack_titles(results.cells)
     found = []
@@ -56,8 +56,8 @@ def trials(results: Results) -> list[Trial]:
 def detection_table(results: Results) -> pd.DataFrame:
     """AUC, and the true positive rate at one threshold per false positive rate, fixed on held-out clean images.
 
-    A detector also meets clean images that the ensemble misclassifies, so `auc` takes all clean images as negatives.
-    `auc_right` takes only the correctly classified ones: adversarial images were correctly classified before, too.
+    A detector also receives clean images that the ensemble misclassifies, so `auc` takes all clean images as negatives.
+    `auc_right` takes only the correctly classified ones, because adversarial images were correctly classified before.
     """
     rows = []
     for trial in trials(results):
@@ -95,12 +95,12 @@ def detection_table(results: Results) -> pd.DataFrame:
 
 
 def _fooled(records: pd.DataFrame) -> pd.DataFrame:
-    """Images that were right before the attack and are wrong now."""
+    """Images that were correct before the attack and are misclassified after it."""
     return records[was_right(records) & (records["adversarial_prediction"] != records["label"])]
 
 
 def auc_interval(clean: Scores, adversarial: Scores, confidence: float = 0.95) -> tuple[float, float, float]:
-    """Area under the ROC curve of "clean scores higher", with DeLong's interval."""
+    """Area under the ROC curve, where clean images have the higher scores, with DeLong's interval."""
     if not len(clean) or not len(adversarial):
         return float("nan"), float("nan"), float("nan")
     both, within_clean, within_adversarial = map(_ranks, (np.concatenate([clean, adversarial]), clean, adversarial))
@@ -115,12 +115,12 @@ def auc_interval(clean: Scores, adversarial: Scores, confidence: float = 0.95) -
 
 
 def _ranks(values: Scores) -> Scores:
-    """Places in ascending order, from 1; equal values share theirs."""
+    """Ranks in ascending order, from 1; equal values share a rank."""
     return pd.Series(values).rank().to_numpy()
 
 
 def roc(clean: Scores, adversarial: Scores) -> tuple[Scores, Scores]:
-    """False and true positive rate when the alarm is raised below a falling threshold."""
+    """False and true positive rates; a score below the threshold counts as positive."""
     thresholds = np.concatenate([[-np.inf], np.unique(np.concatenate([clean, adversarial])), [np.inf]])
     false_positives = np.searchsorted(np.sort(clean), thresholds, side="left") / max(len(clean), 1)
     true_positives = np.searchsorted(np.sort(adversarial), thresholds, side="left") / max(len(adversarial), 1)

@@ -22,7 +22,7 @@ COLUMNS = (
 
 
 def summarise(cell: Cell, records: pd.DataFrame, diagnosis: Diagnosis | None = None) -> dict[str, Any]:
-    """The row of table.csv for a finished cell; without the diagnosis of its run, it is checked by itself."""
+    """The row of table.csv for a finished cell; without the diagnosis of its run, the cell is checked by itself."""
     count = len(records)
     accuracy = 100 * float(records["p_correct"].sum()) / count
     low, high = _interval(cell, records)
@@ -46,12 +46,12 @@ def summarise(cell: Cell, records: pd.DataFrame, diagnosis: Diagnosis | None = N
 
 
 def published_beside(cell: Cell) -> float | None:
-    """The paper's number, for a cell that attacks as the paper did; it says nothing about tiers strict and strong."""
+    """The paper's number, for a cell with the paper's attack; tiers strict and strong have no such number."""
     return cell.published if cell.task.tier in (None, "paper") else None
 
 
 def unfinished(cell: Cell, words: str) -> dict[str, Any]:
-    """The row of a cell without a result; ``words`` say why."""
+    """The row of a cell without a result; ``words`` give the reason."""
     return {**_names(cell), "samples": 0, "flags": words}
 
 
@@ -62,13 +62,13 @@ def percent_interval(correct: int, count: int) -> tuple[float, float]:
 
 
 def percent_mean_interval(right: ArrayLike) -> tuple[float, float]:
-    """The interval of an accuracy, in percent, from the probability of a right prediction of every image."""
+    """The interval of an accuracy, in percent, from each image's probability of a correct prediction."""
     low, high = mean_interval(right)
     return round(100 * low, 4), round(100 * high, 4)
 
 
 def _interval(cell: Cell, records: pd.DataFrame) -> tuple[float, float]:
-    """The 95 % interval of the accuracy, in percent; of a cell that may have stopped early, one for any time."""
+    """The 95 % interval of the accuracy, in percent; for a cell that may have stopped early, it holds at any time."""
     if cell.images.order == "file" or not cell.task.attacks:
         return percent_mean_interval(records["p_correct"])
     found = sequential.interval(records["p_correct"])

@@ -19,7 +19,7 @@ COLUMNS = (
 
 
 def seed_table(results: Results) -> pd.DataFrame:
-    """A row for every defense, attack and tier with several seeds on as many images."""
+    """A row for every defense, attack and tier with several seeds on the same number of images."""
     groups: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in tabled(results):
         if cell in results.records:

@@ -12,11 +12,11 @@ from scipy import special  # scipy.stats has the same functions, and takes a thi
 from benchmark.findings import sequential
 
 SIGNIFICANT = 0.05
-"""Level of the tests whose outcome tables and sentences tell."""
+"""Significance level of the tests in tables and sentences."""
 
 
 def accuracy_interval(correct: int, count: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper–Pearson interval of a proportion: it covers at least ``confidence``, however few the images."""
+    """Clopper–Pearson interval of a proportion: its coverage is at least ``confidence`` for any number of images."""
     tail = (1 - confidence) / 2
     low = special.betaincinv(correct, count - correct + 1, tail) if correct else 0.0
     high = special.betaincinv(correct + 1, count - correct, 1 - tail) if correct < count else 1.0
@@ -24,9 +24,9 @@ def accuracy_interval(correct: int, count: int, confidence: float = 0.95) -> tup
 
 
 def mean_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
-    """Interval of the mean of values in [0, 1]: Clopper–Pearson where all are 0 or 1, else the betting interval.
+    """Interval of the mean of values in [0, 1]: Clopper–Pearson if all are 0 or 1, else the betting interval.
 
-    A prediction of a randomised model is right with a probability, and Clopper–Pearson covers counts alone. The betting
+    A prediction of a randomised model is correct with a probability, but Clopper–Pearson needs counts. The betting
     interval (`benchmark.findings.sequential`) covers the mean of any values in [0, 1], draws included.
     """
     found = np.asarray(values, dtype=float)
@@ -39,8 +39,8 @@ def mean_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, f
 def paired_test(first: ArrayLike, second: ArrayLike) -> float:
     """Two-sided p-value that two models, on the same images, are right equally often.
 
-    McNemar's exact test where every value is 0 or 1; where some are probabilities, the betting test of a mean
-    difference of 0, which holds for any values in [0, 1].
+    McNemar's exact test if every value is 0 or 1. If some are probabilities, the betting test of a mean difference of
+    0, which holds for any values in [0, 1].
     """
     one, other = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     if is_certain(one) and is_certain(other):
@@ -49,7 +49,7 @@ def paired_test(first: ArrayLike, second: ArrayLike) -> float:
 
 
 def is_certain(values: ArrayLike) -> bool:
-    """Whether every value is 0 or 1: no prediction is left to chance."""
+    """True if every value is 0 or 1, so that no prediction is random."""
     found = np.asarray(values, dtype=float)
     return bool(((found == 0) | (found == 1)).all())
 
@@ -65,7 +65,7 @@ def mcnemar(first: ArrayLike, second: ArrayLike) -> float:
 def paired_difference(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> tuple[float, float, float]:
     """Accuracy of ``first`` minus that of ``second`` on the same images, with Agresti and Min's interval.
 
-    Where some values are probabilities, with the betting interval of the mean difference.
+    If some values are probabilities, the interval is the betting interval of the mean difference.
     """
     if not (is_certain(first) and is_certain(second)):
         found = sequential.interval(
@@ -97,7 +97,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 class Spread(NamedTuple):
-    """Mean and standard deviation of a few values, and Student's interval of the mean; NaN where there is none."""
+    """Mean and standard deviation of a few values, and Student's interval of the mean; NaN if it is not defined."""
 
     mean: float
     deviation: float
@@ -106,7 +106,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: ArrayLike, confidence: float = 0.95) -> Spread:
-    """How values of several seeds vary; one value, or equal ones, give no interval."""
+    """The spread of the values of several seeds; one value, or equal values, have no interval."""
     numbers = np.asarray(values, dtype=float)
     mean, deviation = float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else float("nan")
     if not _varies(numbers):
@@ -118,8 +118,8 @@ def spread(values: ArrayLike, confidence: float = 0.95) -> Spread:
 def paired_t(differences: ArrayLike) -> float:
     """Two-sided p-value of Student's t-test that paired differences, one per training seed, are zero on average.
 
-    It is over trainings: what is said of a defense, not of one ensemble that it trained. Differences that do not vary
-    are too few to know how they would: 1.
+    The test is over trainings, so it concerns a defense and not one ensemble that it trained. If the differences do not
+    vary, their variance cannot be estimated, and the p-value is 1.
     """
     numbers = np.asarray(differences, dtype=float)
     if not _varies(numbers):
@@ -129,7 +129,7 @@ def paired_t(differences: ArrayLike) -> float:
 
 
 def least_significant(seeds: int) -> float:
-    """The least mean difference, in standard deviations over so many seeds, that `paired_t` can find significant."""
+    """The smallest significant mean difference of `paired_t`, in standard deviations over this number of seeds."""
     return float(special.stdtrit(seeds - 1, 1 - SIGNIFICANT / 2)) / seeds**0.5
 
 

@@ -15,7 +15,7 @@ from benchmark.findings.layout import Layout
 from benchmark.findings.rows import percent_interval
 
 FEWEST = 3
-"""Strengths that make a curve."""
+"""Fewest strengths of a curve."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Curve:
     parameter: str
     """The parameter that makes the attack stronger."""
     bound: Bound | None
-    """A bound of its norm, where the strength is a radius: such a curve begins at the clean accuracy."""
+    """A bound of the curve's norm, if the strength is a radius; such a curve begins at the clean accuracy."""
     rest: str
-    """What else is not the attack's default, as a share of the strength where it grows with it."""
+    """The other settings in the attack's spec; settings that grow with the strength are relative to it."""
     rows: pd.DataFrame
 
 
@@ -48,7 +48,7 @@ def curves(layout: Layout) -> Iterator[Curve]:
 
 
 def strength(cell: Cell) -> float | None:
-    """How strong the attack is: the radius of its bound, or the value of the parameter that makes it stronger."""
+    """The strength of an attack: the radius of its bound, or the value of the parameter that makes it stronger."""
     if cell.task.bound is not None:
         return cell.task.bound.radius
     named = cell.task.attack
@@ -60,14 +60,14 @@ def _parameter(cell: Cell) -> str:
 
 
 def _kind(cell: Cell) -> tuple[Any, ...]:
-    """What the points of a curve share: all settings, what grows with the strength as a share of it."""
+    """The settings that all points of a curve share; settings that grow with the strength are relative to it."""
     named = cell.task.attack
     norm = cell.task.bound and cell.task.bound.norm
     return (norm, *cell.task.extras, *(sorted(_relative(cell).items(), key=str) if named else ()))
 
 
 def _relative(cell: Cell) -> dict[str, Any]:
-    """Settings without the strength; along a curve the step grows with it."""
+    """Settings without the strength; settings that grow with it, such as the step, are relative to it."""
     if cell.task.attack is None:
         return {}
     named, attack = cell.task.attack, cell.task.attack.attack
@@ -89,7 +89,7 @@ def _unusual(cell: Cell) -> str:
 
 
 def _unattacked(rows: pd.DataFrame) -> pd.DataFrame:
-    """Where a curve over a radius begins: a row per defense and seed, of the most images that its attacks had."""
+    """The start of a curve over a radius: clean accuracy per defense and seed, on the most images of its attacks."""
     first = rows.sort_values("samples", ascending=False, kind="stable").drop_duplicates(["defense", "seed"])
     right = (first["clean_accuracy"] * first["samples"] / 100).round().astype(int)
     bounds = [percent_interval(*pair) for pair in zip(right, first["samples"], strict=True)]

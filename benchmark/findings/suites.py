@@ -1,4 +1,4 @@
-"""Suites: which attack of tier strong fooled how many images first, at what cost (strong.csv)."""
+"""Suites: the images that each attack of tier strong fooled first, and its cost (strong.csv)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmark.harness.records import was_right
 
 
 def suite_table(results: Results) -> pd.DataFrame:
-    """Per worst case and attack of its suite: how many images it met, how many it fooled first, at what cost."""
+    """Per worst case and attack of its suite: the number of attacked images, of images fooled first, and the cost."""
     rows: list[dict[str, Any]] = []
     for cell in results.of(WorstCase):
         assert isinstance(cell.task, WorstCase)

@@ -1,4 +1,4 @@
-"""Survival: which images every attack of one bound leaves right, for every defense, tier by tier."""
+"""Survival: the images that stay correct under every attack of one bound, for every defense, tier by tier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmark.findings.statistics import SIGNIFICANT, mean_interval, paired_tes
 
 @dataclass(frozen=True)
 class Survival:
-    """Per defense, whether each image stays right under every attack of one bound; of a randomised one, how likely."""
+    """For each defense, the images that stay correct under every attack of one bound."""
 
     bound: Bound
     attacks: list[str]
@@ -24,20 +24,20 @@ class Survival:
     """Whether the attacks are the suite of tier strong."""
     images: int
     right: dict[str, NDArray[np.float64]]
-    """The lowest probability of a right prediction of every image, 0 or 1 unless the ensemble is randomised.
+    """For every image, the lowest probability of a correct prediction: 0 or 1 unless the ensemble is randomised.
 
-    Images of all seeds, one after the other; only defenses for which every cell is finished.
+    The images of all seeds follow each other. Only defenses with all cells finished are included.
     """
     seeds: int
     lacking: int
-    """Defenses that are left out for that reason."""
+    """Number of defenses that are left out, because a cell is not finished."""
     alike: bool
-    """Whether the cells of each row were measured alike."""
+    """Whether the cells of each row ran under the same circumstances."""
     fixed_size: bool = True
     """Whether the number of images was fixed in advance, as McNemar's test needs."""
 
     def interval(self, defense: str) -> tuple[float, float] | None:
-        """95 % interval over the images, in percent; several seeds share images, so they get none."""
+        """95 % interval over the images, in percent; None for several seeds, because they share images."""
         if self.seeds > 1:
             return None
         low, high = mean_interval(self.right[defense])
@@ -52,7 +52,7 @@ class Survival:
         return 100 * float(by_seed.std(ddof=1)) if self.seeds > 1 else 0.0
 
     def leads(self, leader: str) -> bool:
-        """Ahead of every other defense on the same images, each difference significant for each seed."""
+        """True if ahead of every other defense on the same images, each difference significant for each seed."""
         return (
             not self.lacking
             and self.alike
@@ -69,9 +69,9 @@ class Survival:
 
 
 def survival(layout: Layout, dataset: str, group: str, within: Bound | None = None) -> Survival | None:
-    """Over the attacks of one bound, or of the bound that most attacks share: bounds of other kinds do not compare.
+    """Survival under the attacks of one bound, by default the bound of most attacks; different bounds do not compare.
 
-    Tiers paper and strict over the attacks that both have: their difference is the way of attacking.
+    Tiers paper and strict use their common attacks, so that they differ only in the way of attacking.
     """
     here = [cell for cell in layout.cells if cell.images.dataset == dataset and cell.task.bound]
     both = in_both_tiers(here)
@@ -105,7 +105,7 @@ def survival(layout: Layout, dataset: str, group: str, within: Bound | None = No
 
 
 def shared_bound(layout: Layout, dataset: str) -> Bound | None:
-    """The bound that the most groups of a dataset's table have, and among these the most attacks."""
+    """The bound of the most groups of a dataset's table; among several, the bound of the most attacks."""
     groups: dict[Bound, set[str]] = {}
     settings: dict[Bound, set[object]] = {}
     for cell in layout.cells:
@@ -116,7 +116,7 @@ def shared_bound(layout: Layout, dataset: str) -> Bound | None:
 
 
 def still_right(layout: Layout, cells: Sequence[Cell], images: int) -> NDArray[np.float64]:
-    """Which of the first images all of these cells leave right: the lowest probability over the cells."""
+    """For each of the first images, the lowest probability of a correct prediction over the cells."""
     return np.minimum.reduce([layout.records[cell]["p_correct"].to_numpy()[:images] for cell in cells])
 
 
@@ -127,11 +127,11 @@ def measured_alike(cells: Sequence[Cell]) -> bool:
 
 
 def of_one_norm(layout: Layout, dataset: str, group: str) -> tuple[Norm | None, list[tuple[str, str]]]:
-    """The norm of a group's summary, and the attacks in it: a number over several norms compares nothing.
+    """The norm of a group's summary, and its attacks; a number over several norms cannot be compared.
 
-    It is the norm of the bound that tiers share, where the group has it, and otherwise the one that most attacks have.
-    Without a bound every image falls in the end, so attacks without one count only where there are no others; their
-    norm is the one that they minimise.
+    It is the norm of the bound that the tiers share, if the group has it; otherwise, the norm of the most attacks. An
+    attack without a bound finally fools every image, so such attacks count only if there are no others; their norm is
+    the norm that they minimise.
     """
     here = [cell for cell in layout.cells if (cell.images.dataset, cell.task.group) == (dataset, group)]
     chosen = [cell for cell in here if cell.task.bound] or here
@@ -146,7 +146,7 @@ def of_one_norm(layout: Layout, dataset: str, group: str) -> tuple[Norm | None, 
 
 
 def _norm(cell: Cell) -> Norm | None:
-    """The norm of its bound, or else the one that its attack minimises."""
+    """The norm of a cell's bound, else the norm that its attack minimises."""
     named = cell.task.attack
     if cell.task.bound:
         return cell.task.bound.norm
@@ -166,9 +166,9 @@ def by_norm(layout: Layout, dataset: str, group: str) -> dict[Norm | None, list[
 def lowest(
     layout: Layout, dataset: str, group: str, attacks: Sequence[tuple[str, str]]
 ) -> dict[str, tuple[float, tuple[str, str]]]:
-    """Per defense with all of these attacks finished: the lowest accuracy and the attack that gives it.
+    """Per defense with all of these attacks finished: the lowest accuracy and its attack.
 
-    The attacks should be of one norm (`by_norm`, `of_one_norm`): a number over several norms compares nothing.
+    The attacks should have one norm (`by_norm`, `of_one_norm`): a number over several norms cannot be compared.
     """
     found = {}
     for defense in layout.defenses(dataset):

@@ -1,4 +1,4 @@
-"""How far the tiers lie apart: the worst case of each on the very same images (gap.csv)."""
+"""The gap between the tiers: the worst case of each tier on the same images (gap.csv)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from benchmark.findings.rows import percent_mean_interval, published_beside
 
 
 def gap_table(results: Results) -> pd.DataFrame:
-    """Per defense and bound with a worst case: the worst case of each tier on the very same images, in percent.
+    """Per defense and bound with a worst case: the worst case of each tier on the same images, in percent.
 
-    Tiers paper and strict over the attacks that both have, so that they differ in the way of attacking alone.
+    Tiers paper and strict use their common attacks, so that they differ only in the way of attacking.
     """
     found = []
     for cell in results.of(WorstCase):
@@ -59,7 +59,7 @@ def _measured(tier: str, right: NDArray[np.float64] | None) -> dict[str, float |
 
 
 def _beside(strong: Cell, other: Cell) -> bool:
-    """An untargeted white-box attack within the same bound on the same ensemble."""
+    """True for an untargeted white-box attack within the same bound on the same ensemble."""
     mine, theirs = strong.ensemble, other.ensemble
     same = (strong.column, mine.members, mine.weights) == (other.column, theirs.members, theirs.weights)
     task = other.task

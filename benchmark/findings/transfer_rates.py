@@ -13,7 +13,7 @@ from benchmark.findings.rows import percent_interval
 
 
 def transfer_table(results: Results) -> pd.DataFrame:
-    """One row per source and target: accuracy (untargeted) or rate of hitting the target class (targeted), percent."""
+    """One row per source and target, in percent: accuracy (untargeted) or rate of the target class (targeted)."""
     rows = []
     cells = results.of(Transfer)
     titles = attack_titles(cells)
@@ -49,7 +49,7 @@ def transfer_table(results: Results) -> pd.DataFrame:
 
 
 def _transferred(records: pd.DataFrame, source: str, target: str, targeted: bool) -> tuple[int, int]:
-    """Of the images both got right before and the source is now fooled on, how many fool the target too."""
+    """Of the images that both models classified correctly: the number that fools both, and that fools the source."""
     label = records["label"]
     right = (records[f"clean_{source}"] == label) & (records[f"clean_{target}"] == label)
     if targeted:

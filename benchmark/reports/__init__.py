@@ -1,4 +1,4 @@
-"""Everything a reader sees, drawn from findings alone: the same cells give the same bytes."""
+"""Reports: tables, figures and pages, made from findings alone. The same cells give the same bytes."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def write_report(
     figures_as: str = "",
     defenses: Sequence[str] = (),
 ) -> Diagnosis:
-    """Write every table and figure of a run folder, and the page that holds them all; what the checks found.
+    """Write every table and figure of a run folder, and the page with all of them; return the diagnosis.
 
-    ``figures_as`` is a kind of file beside SVG and PNG. Of ``defenses``, where some are named, only these are shown, in
-    this order.
+    ``figures_as`` is a file format in addition to SVG and PNG. If ``defenses`` are named, only these are shown, in this
+    order.
     """
     say("reading and checking the cells")
     results = read_results(store).of_defenses(defenses)
@@ -67,7 +67,7 @@ def write_report(
     for name, table in tables.items():
         path = store.folder / f"{name}.csv"
         if table.empty:
-            path.unlink(missing_ok=True)  # of weights that are gone
+            path.unlink(missing_ok=True)  # from an earlier report; the table is empty now
         else:
             write_text(path, escaping.csv(table))
     say("drawing the figures")

@@ -1,4 +1,4 @@
-"""Text of files and users in reports: it stays text, whatever signs it has. One function per format."""
+"""Text from files and users in reports: special characters are escaped. One function per format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SYMBOLS = {
     "∞": "\\infty",
     "†": "^{\\dagger}",
 }
-"""Signs that stand in formulas."""
+"""Characters that LaTeX needs in math mode."""
 LATEX = {
     "\\": "\\textbackslash{}",
     "^": "\\textasciicircum{}",
@@ -37,12 +37,12 @@ LATEX = {
     "–": "--",
     "…": "\\dots{}",
     **{sign: f"\\{sign}" for sign in "_%&#${}"},
-    **{sign: f"{{{sign}}}" for sign in "[]*"},  # at the start of a row, the end of the row before would take them
+    **{sign: f"{{{sign}}}" for sign in "[]*"},  # at the start of a row, they would be arguments of the previous \\
 }
 
 
 def latex(text: object) -> str:
-    """Text for LaTeX, in one line: a second line would leave the comment that the first is in."""
+    """Text for LaTeX, in one line: in a comment, a second line would not be commented out."""
     return "".join(LATEX.get(sign, sign) for sign in visible(text))
 
 
@@ -69,14 +69,14 @@ def markdown(text: object) -> str:
 
 # --- CSV ---
 
-FORMULA = re.compile(r"(^|;)(?=[=+@＝＋－＠-])")  # some spreadsheets take a semicolon for the end of a field
+FORMULA = re.compile(r"(^|;)(?=[=+@＝＋－＠-])")  # some spreadsheets end a field at a semicolon
 HARMLESS = re.compile(r"[-+]?[\d./]*")
 
 
 def csv(table: pd.DataFrame) -> str:
-    """The whole file. Text that a spreadsheet would take for a formula has an apostrophe before it."""
+    """The whole file. Text that a spreadsheet would read as a formula gets an apostrophe in front."""
     safe = {
-        str(name): pd.Series([*map(_field, column)], column.index, column.dtype)  # map would make floats of numbers
+        str(name): pd.Series([*map(_field, column)], column.index, column.dtype)  # map would change numbers to floats
         for name, column in table.items()
         if column.dtype == object or isinstance(column.dtype, pd.StringDtype)
     }
@@ -93,7 +93,7 @@ def _field(value: Any) -> Any:
 
 
 def html(value: Any) -> Any:
-    """Text for a page; Jinja escapes it afterwards. Lines stay: a command may have several."""
+    """Text for a page; Jinja escapes it afterwards. Line breaks stay, because a command may have several lines."""
     is_text = isinstance(value, str) and not hasattr(value, "__html__")
     return visible(value, keep="\n\t") if is_text else value
 
@@ -101,7 +101,7 @@ def html(value: Any) -> Any:
 # --- figures ---
 
 LONGEST = 100
-"""Letters of a name in a figure; one of thousands would make it too large to be written."""
+"""Longest name in a figure, in letters; thousands of letters would make the figure too large to write."""
 
 
 def figure(text: object) -> str:
@@ -109,4 +109,4 @@ def figure(text: object) -> str:
     name = visible(text) or "–"
     if len(name) > LONGEST:
         name = f"{name[: 2 * LONGEST // 3]}…{name[-LONGEST // 3 :]}"
-    return f" {name}" if name.startswith("_") else name  # legends leave out names that begin so, and empty ones
+    return f" {name}" if name.startswith("_") else name  # legends leave out names that begin with _, and empty names

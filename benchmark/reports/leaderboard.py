@@ -1,4 +1,4 @@
-"""leaderboard.html and leaderboard.csv: boards drawn as one page that needs no network."""
+"""leaderboard.html and leaderboard.csv: all boards on one page that works offline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = {"measured": "", "certified": "certificate", "claimed": "claim"}
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Boards, what they were made of, and what was left out."""
+    """The boards, their sources, and the parts that were left out."""
 
     boards: Sequence[Board]
     runs: int
@@ -51,7 +51,7 @@ def write_leaderboard(folder: Path, found: Leaderboard) -> None:
 
 
 def _digest(script: str) -> str:
-    """The hash by which the page allows its own script and no other."""
+    """The hash in the content security policy that allows only the page's own script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -102,12 +102,12 @@ def _plural(count: int, one: str, many: str = "") -> str:
 
 
 def bound_words(bound: Bound | None) -> str:
-    """A bound as readers write it."""
+    """A bound in words."""
     return "no attack" if bound is None else f"{bound.symbol}, ε = {value_text(bound.radius)}"
 
 
 def _board(folder: Path, board: Board, several: bool) -> dict[str, Any]:
-    proved = any(standing.proofs for standing in board.standings)  # a certificate stands beside the worst case
+    proved = any(standing.proofs for standing in board.standings)  # a certificate is shown beside the worst case
     has = {tier for standing in board.standings for tier in standing.numbers} | ({"strong"} if proved else set())
     tiers = [tier for tier in (CLEAN, *TIERS) if tier in has]
     return {

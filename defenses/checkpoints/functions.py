@@ -1,4 +1,4 @@
-"""Models that a function in a user's file gives: ``file.py:function``."""
+"""Models from a function in a user's file: ``file.py:function``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from defenses.objectives import Defense
 
 
 def find_model(spec: str) -> tuple[Path, str, Any] | None:
-    """What ``file.py:name`` names, where that is a module or gives one, and not a defense."""
+    """The file, name and object of ``file.py:name``; None if the object is a defense, or no module or function."""
     location, _, rest = spec.partition(".py:")
     path, name = Path(location + ".py"), rest.partition("(")[0].strip()
     target = getattr(import_file(path), name, None) if path.is_file() else None
@@ -26,7 +26,7 @@ def find_model(spec: str) -> tuple[Path, str, Any] | None:
 
 
 def from_function(spec: str) -> Recognised:
-    """The module, the list of modules or the ensemble that ``file.py:function`` gives."""
+    """The module, the list of modules or the ensemble that ``file.py:function`` returns."""
     found = find_model(spec)
     if found is None:
         raise BadInput(f"{spec} names no function that returns a model; write file.py:function")
@@ -44,7 +44,7 @@ def from_function(spec: str) -> Recognised:
     except BadInput:
         raise
     except Exception as error:
-        raise BadInput(f"{place} failed: {type(error).__name__}: {first_line(error)}") from error
+        raise BadInput(f"{place} failed: {type(error).__name__}: {first_line(error)}; correct the function") from error
     network = unique(type(member).__name__ for member in ensemble.members)
     normalisation = "normalised as the ensemble does" if isinstance(built, Ensemble) else NORMALISES_ITSELF
     return Recognised(f"{name}() of {path.name}", network, ensemble, normalisation, code=file_digest(path))

@@ -1,4 +1,4 @@
-"""Specs of trained models: which files they name. Telling them from defenses needs no torch, a user's file aside."""
+"""Specs of trained models, and the files they name. Only a spec of a user's Python file needs torch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from defenses.members.combination import split_combination
 from defenses.user_functions import is_in_file
 
 EXAMPLE_RESNET18 = "pyautoattack:resnet18"
-"""The CIFAR-10 network that pyautoattack installs with its examples; how robust it is, is for a run to say."""
+"""The CIFAR-10 network in pyautoattack's examples; its robustness is not known before a run measures it."""
 
 _FILES = re.compile(r"(?P<files>.+?\.(?:safetensors|ckpt|pth|pt2?))(?::(?P<network>.+))?")
 FORMS = "file.pth, file.pt:NETWORK, a.pt,b.pt:NETWORK, file.py:function, or a folder with " + FILE_NAME
 
 
 def is_checkpoint(spec: str) -> bool:
-    """True when a spec names a trained model; any other names a defense, which has to train one first."""
+    """True if a spec names a trained model; otherwise it names a defense, which must be trained first."""
     spec = split_combination(spec)[0]
     if spec == EXAMPLE_RESNET18 or (Path(spec) / FILE_NAME).is_file() or split_network(spec)[1]:
         return True
@@ -29,9 +29,9 @@ def is_checkpoint(spec: str) -> bool:
 
 
 def split_network(spec: str) -> tuple[str, str]:
-    """Weights, and the network in a Python file that is named behind them, as in ``weights.pt:mine.py:VGG(width=8)``.
+    """Split ``weights.pt:mine.py:VGG(width=8)`` into the weights and the network in a Python file.
 
-    Without one, the spec as it is.
+    Without such a network, the spec is returned unchanged, with an empty text.
     """
     weights, _, network = spec.partition(":")
     known = (Path(weights) / FILE_NAME).is_file() or _FILES.fullmatch(weights) is not None
@@ -39,7 +39,7 @@ def split_network(spec: str) -> tuple[str, str]:
 
 
 def named_files(spec: str) -> tuple[list[Path], str | None]:
-    """The files of ``a.pt,b.pt:network``, and the network; a path that is there is taken as it is."""
+    """The files of ``a.pt,b.pt:network``, and the network; an existing path is not split."""
     spec = split_combination(spec)[0]
     match = _FILES.fullmatch(spec)
     if match is None or Path(spec).exists():

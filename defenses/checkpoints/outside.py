@@ -1,4 +1,4 @@
-"""Trained models that others made: recognised by content and read without unpickling."""
+"""Trained models from outside this project: recognised by content, and read without unpickling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from defenses.members.networks import Shape
 
 
 def load_foreign(spec: str, shape: Shape | None = None, classes: int | None = None, trust: bool = False) -> Ensemble:
-    """The ensemble a spec names, with its origin in ``provenance``; what a file does not say is taken as given."""
+    """The ensemble of a spec, with its origin in ``provenance``.
+
+    ``shape`` and ``classes`` are used if the file does not store them.
+    """
     if spec == EXAMPLE_RESNET18:
         found = _example_resnet18()
     elif ".py:" in spec and not split_network(spec)[1]:
@@ -75,13 +78,13 @@ def _from_file(path: Path, network: str | None, shape: Shape | None, classes: in
 
 
 def _content(path: Path) -> Literal["own", "weights", "TorchScript", "torch.export"]:
-    """What is in a file, whatever its name ends in."""
+    """The kind of a file's content; the file extension alone does not decide."""
     if _is_safetensors(path):
         return "own" if is_own(path) else "weights"
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError):  # torch before 1.6 wrote no archives; what is damaged is said by the reader
+    except (zipfile.BadZipFile, OSError):  # torch before 1.6 wrote no archives; the reader reports damage
         return "weights"
     inside = [name.partition("/")[2] for name in names]
     if "archive_format" in inside or "serialized_exported_program.json" in names:
@@ -108,9 +111,12 @@ def _example_resnet18() -> Recognised:
     try:
         listed = files("pyautoattack") or []
     except PackageNotFoundError:
-        raise BadInput(f"{EXAMPLE_RESNET18} comes with pyautoattack, which is not installed") from None
+        raise BadInput(f"{EXAMPLE_RESNET18} needs pyautoattack, which is not installed; install it with pip") from None
     path = next((Path(str(entry.locate())) for entry in listed if entry.match("examples/model_test.pt")), None)
     if path is None or not path.is_file():
-        raise BadInput(f"this version of pyautoattack has no examples/model_test.pt, so there is no {EXAMPLE_RESNET18}")
+        raise BadInput(
+            f"{EXAMPLE_RESNET18} needs examples/model_test.pt, which this version of pyautoattack lacks; "
+            "install another version"
+        )
     found = from_state_dict(path, read_torch(path), "resnet18", (3, 32, 32), 10, kind="pyautoattack's example")
     return replace(found, dataset="cifar10")

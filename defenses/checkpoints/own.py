@@ -24,7 +24,7 @@ from defenses.user_functions import is_in_file
 
 
 def versions() -> dict[str, str]:
-    """Versions of what shapes a result."""
+    """Versions of the software that a result depends on."""
     import platform
 
     found = {"python": platform.python_version(), "torch": torch.__version__}
@@ -51,8 +51,8 @@ def save_checkpoint(path: Path, ensemble: Ensemble, provenance: Provenance) -> N
 def load_own(path: Path, network: str = "") -> Ensemble:
     """The ensemble in a file that `save_checkpoint` wrote.
 
-    ``network`` is a network in a Python file that the user named. A checkpoint may need one, and says which; but a
-    file that only a checkpoint names is never run.
+    ``network`` is a network in a Python file that the user named. A checkpoint records the network that it needs, but
+    only a file that the user named is run.
     """
     provenance = read_provenance(path)
     built = _network_of(provenance, network, path)
@@ -61,7 +61,7 @@ def load_own(path: Path, network: str = "") -> Ensemble:
     if digest(tensors) != provenance.weights_sha256:
         raise BadInput(f"{path} is damaged: its weights do not match their checksum; copy or train it again")
     _check_members(tensors, provenance, path)
-    with torch.device("meta"):  # takes no memory, however large the metadata say it is
+    with torch.device("meta"):  # takes no memory, whatever size the metadata claim
         require_fit(_build(provenance, built), tensors, path)
     ensemble = _build(provenance, built)
     load_weights(ensemble, tensors, path)
@@ -75,7 +75,7 @@ def _build(origin: Provenance, network: str) -> Ensemble:
 
 
 def _network_of(origin: Provenance, named: str, path: Path) -> str:
-    """What to build the members by: a name of ours, or the user's own file if it is the one they were trained with."""
+    """The network of the members: a registered one, or the user's file if the members were trained with it."""
     if not is_in_file(origin.network):
         return origin.network
     if not named:
@@ -95,31 +95,39 @@ def _network_of(origin: Provenance, named: str, path: Path) -> str:
 
 
 def _check_members(tensors: dict[str, Tensor], provenance: Provenance, path: Path) -> None:
-    """Refuse weights that are not finite, or not of so many members, before anything is built."""
+    """Raise BadInput for weights that are not finite or of another number of members, before anything is built."""
     members = {name.split(".")[1] for name in tensors if name.startswith("members.")}
     if len(members) != provenance.members:
-        raise BadInput(f"{path} declares {provenance.members} members but contains the weights of {len(members)}")
+        raise BadInput(
+            f"{path} declares {provenance.members} members but contains the weights of {len(members)}; "
+            "copy or train it again"
+        )
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise BadInput(f"{path}: tensor {name!r} contains NaN or infinity; train it again")
 
 
 def load_weights(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    """Put tensors into a module; names and shapes must be the module's own."""
+    """Load tensors into a module; their names and shapes must match."""
     require_fit(module, tensors, path)
     module.load_state_dict(tensors)
 
 
 def require_fit(module: torch.nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    """Refuse tensors whose names or shapes are not the module's own."""
+    """Raise BadInput for tensors whose names or shapes do not match the module's."""
     wanted = module.state_dict()
     for name in sorted(wanted.keys() | tensors.keys()):
         if name not in tensors or name not in wanted:
             verb = "lacks" if name in wanted else "has an unexpected"
-            raise BadInput(f"{path} {verb} tensor {name!r}; it is not a checkpoint of this network")
+            raise BadInput(
+                f"{path} {verb} tensor {name!r}, so it does not fit this network; name the network of the weights"
+            )
         if wanted[name].shape != tensors[name].shape:
             found, need = tuple(tensors[name].shape), tuple(wanted[name].shape)
-            raise BadInput(f"{path}: tensor {name!r} has shape {found}, this network needs {need}")
+            raise BadInput(
+                f"{path}: tensor {name!r} has shape {found}, this network needs {need}; "
+                "check the network, the image shape and the number of classes"
+            )
 
 
 def digest(tensors: dict[str, Tensor]) -> str:

@@ -21,13 +21,15 @@ def from_torchscript(path: Path) -> Recognised:
     try:
         module = torch.jit.load(path, map_location="cpu")
     except Exception as error:
-        raise BadInput(f"{path} is a TorchScript program that does not load: {first_line(error)}") from error
+        raise BadInput(
+            f"{path} is a TorchScript program that does not load: {first_line(error)}; save it again"
+        ) from error
     name = str(getattr(module, "original_name", "network"))
     return Recognised("TorchScript program", name, Ensemble([module]), NORMALISES_ITSELF, code=file_digest(path))
 
 
 class ExportedNetwork(nn.Module):
-    """A program of torch.export: a graph in the mode it was exported in, which nothing can change."""
+    """A torch.export program: its graph stays in the mode, training or evaluation, in which it was exported."""
 
     def __init__(self, graph: nn.Module) -> None:
         super().__init__()
@@ -38,7 +40,7 @@ class ExportedNetwork(nn.Module):
         return self.graph(images)
 
     def train(self, mode: bool = True) -> ExportedNetwork:
-        return self  # asking the graph itself is an error
+        return self  # the graph's own train() raises an error
 
 
 def from_exported(path: Path) -> Recognised:
@@ -49,14 +51,16 @@ def from_exported(path: Path) -> Recognised:
     except BadInput:
         raise
     except Exception as error:
-        raise BadInput(f"{path} is a torch.export program that does not load: {first_line(error)}") from error
+        raise BadInput(
+            f"{path} is a torch.export program that does not load: {first_line(error)}; export it again"
+        ) from error
     ensemble = Ensemble([ExportedNetwork(module)])
     return Recognised("torch.export program", "exported graph", ensemble, NORMALISES_ITSELF, code=file_digest(path))
 
 
 @contextmanager
 def _no_pickles(path: Path) -> Iterator[None]:
-    """torch.export.load unpickles some entries by itself: make it refuse whatever is more than tensors."""
+    """Make torch.export.load, which unpickles some entries, refuse everything except tensors."""
     with zipfile.ZipFile(path) as archive:
         if any(Path(name).name.startswith("opaque_obj") for name in archive.namelist()):
             raise BadInput(f"{path} holds pickled Python objects, which are never loaded; export it without them")

@@ -36,7 +36,7 @@ class Provenance:
     defense_digest: str = ""
     data_checksum: str = ""
     network_digest: str = ""
-    """Of the user's file that its network is in."""
+    """Digest of the user's file that defines the network."""
     started_from: str = ""
     scores: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -44,14 +44,14 @@ class Provenance:
     written: str = ""
     """The day it was written."""
     recognised: str = ""
-    """What a model from outside was taken for, in words; empty for what this project trained."""
+    """Description of a model from outside; empty for an ensemble that this project trained."""
     combine: str = USUAL.text
     """How the members' outputs are combined."""
     format: int = FORMAT
 
     @property
     def identity(self) -> str:
-        """What tells its predictions from those of others: the weights, and the rule that combines their outputs."""
+        """Identifies the predictions: a digest of the weights and of the combination rule."""
         if self.combine == USUAL.text:
             return self.weights_sha256
         return hashlib.sha256(f"{self.weights_sha256} combine={self.combine}".encode()).hexdigest()
@@ -63,13 +63,13 @@ def is_own(path: Path) -> bool:
 
 
 def _metadata(path: Path) -> dict[str, str]:
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # opening a pipe would block
         raise BadInput(f"{path} is not a file; give a checkpoint that `adp-bench train` wrote")
     try:
         with safe_open(path, framework="numpy") as file:
             return file.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise BadInput(f"{path} is truncated or not a safetensors file: {error}") from error
+        raise BadInput(f"{path} is truncated or not a safetensors file: {error}; copy the checkpoint again") from error
 
 
 def read_provenance(path: Path) -> Provenance:
@@ -80,7 +80,10 @@ def read_provenance(path: Path) -> Provenance:
     try:
         record = json.loads(metadata[METADATA])
         if record.get("format") != FORMAT:
-            raise BadInput(f"{path} has checkpoint format {record.get('format')}; this version reads format {FORMAT}")
+            raise BadInput(
+                f"{path} has checkpoint format {record.get('format')}; this version reads format {FORMAT}: "
+                "use the version of adp-bench that wrote it"
+            )
         known = {f.name for f in fields(Provenance)}
         values = {k: v for k, v in record.items() if k in known}
         origin = Provenance(**{**values, "shape": tuple(values["shape"])})
@@ -89,11 +92,11 @@ def read_provenance(path: Path) -> Provenance:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
-        raise BadInput(f"{path} has metadata that cannot be read: {error}") from error
+        raise BadInput(f"{path} has metadata that cannot be read: {error}; copy or train it again") from error
 
 
 def _check_kinds(origin: Provenance) -> None:
-    """Refuse metadata whose values are of another kind than they should be."""
+    """Raise ValueError for metadata with a value of a wrong type."""
     usual = Provenance("", "", "", 1, (0, 0, 0), 1)
     for name, value in asdict(usual).items():
         found = getattr(origin, name)

@@ -1,4 +1,4 @@
-"""What a model from outside was recognised as, and how several files become one ensemble."""
+"""The description of a model from outside, and one ensemble from several files."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ NORMALISES_ITSELF = "taken to normalise pixels in [0, 1] itself"
 
 @dataclass(frozen=True)
 class Recognised:
-    """A model and what it was recognised as."""
+    """A model from outside with its description."""
 
     kind: str
     network: str
     ensemble: Ensemble
     normalisation: str
     code: str = ""
-    """What decides the outputs beside the weights: a network's name, or a digest of code."""
+    """Identifies the code that computes the outputs from the weights: a network's name, or a digest of code."""
     dataset: str = ""
     shape: Shape | None = None
     classes: int | None = None
 
 
 def join(spec: str, parts: list[Recognised]) -> Recognised:
-    """Several files as one ensemble: their members behind the normalisation they share."""
+    """Several files as one ensemble with a common normalisation."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -42,7 +42,7 @@ def join(spec: str, parts: list[Recognised]) -> Recognised:
             ("std", first.ensemble.std, part.ensemble.std),
         ):
             if one.shape != other.shape or not torch.equal(one, other):
-                raise BadInput(f"{spec}: the members normalise by different {name}; an ensemble needs a common one")
+                raise BadInput(f"{spec}: the members normalise by different {name}; give files with equal values")
     return replace(
         first,
         kind=f"{len(parts)} files, {unique(part.kind for part in parts)}",

@@ -1,4 +1,4 @@
-"""Weights as others write them: state dicts for a network that the spec names, and DVERGE's published ensembles."""
+"""Weights from outside: state dicts of a network that the spec names, and DVERGE's published ensembles."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError) as error:
-        raise BadInput(f"{path} is truncated or not a safetensors file: {error}") from error
+        raise BadInput(f"{path} is truncated or not a safetensors file: {error}; copy the file again") from error
 
 
 def read_torch(path: Path) -> Any:
-    """What ``torch.save`` wrote, if it holds nothing but weights."""
+    """The content of a ``torch.save`` file; BadInput if it contains more than weights."""
     try:
         return torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # torch.load raises many kinds; all mean the same to the user
@@ -47,18 +47,24 @@ def read_torch(path: Path) -> Any:
 
 
 def is_dverge(stored: Any) -> bool:
-    """A dictionary ``model0``, ``model1`` … of dictionaries."""
+    """True for a dictionary ``model0``, ``model1`` … of dictionaries."""
     return isinstance(stored, dict) and isinstance(stored.get("model0"), dict)
 
 
 def from_dverge(path: Path, stored: dict[str, dict[str, Tensor]]) -> Recognised:
     """DVERGE's published ensembles: ``model0`` … with ``model.`` weights and a ``normalizer`` each."""
     if not all(f"model{k}" in stored for k in range(len(stored))):
-        raise BadInput(f"{path} is not in DVERGE's format: its entries are {', '.join(map(str, stored))}")
+        raise BadInput(
+            f"{path} is not in DVERGE's format: its entries are {', '.join(map(str, stored))}; "
+            "keep only model0, model1 and so on"
+        )
     states = [stored[f"model{k}"] for k in range(len(stored))]
     for name in ("normalizer.mean", "normalizer.std", "model.conv1.weight", "model.fc.weight"):
         if not all(isinstance(state, dict) and isinstance(state.get(name), Tensor) for state in states):
-            raise BadInput(f"{path} is not in DVERGE's format: a member has no tensor {name!r}")
+            raise BadInput(
+                f"{path} is not in DVERGE's format: a member has no tensor {name!r}; "
+                "save each member's state_dict() to a file and write a.pt,b.pt:NETWORK"
+            )
     blocks = len({name.split(".")[2] for name in states[0] if name.startswith("model.layer1.")})
     network, classes = f"resnet-bn-shortcut(depth={6 * blocks + 2})", states[0]["model.fc.weight"].shape[0]
     shape = (states[0]["model.conv1.weight"].shape[1], 32, 32)
@@ -74,7 +80,10 @@ def from_state_dict(
         if isinstance(stored, dict) and isinstance(stored.get(name), dict):
             stored = stored[name]
     if not isinstance(stored, dict) or not any(isinstance(value, Tensor) for value in stored.values()):
-        raise BadInput(f"{path} contains no known weights: neither a state dict nor DVERGE's model0, model1")
+        raise BadInput(
+            f"{path} contains no known weights, neither a state dict nor DVERGE's model0, model1; "
+            "save model.state_dict()"
+        )
     if asked is None:
         raise BadInput(f"{path} is a plain state dict; add its network after a colon, such as {path}:resnet20")
     if shape is None or classes is None:
@@ -120,14 +129,17 @@ def _numbers(name: str, text: str) -> Tensor:
 
 
 def _per_channel(path: Path, values: Tensor | None, usual: float, shape: Shape) -> Tensor:
-    """A normalisation as it broadcasts over images: one number, one per channel, or one per pixel."""
+    """A mean or std in a shape that broadcasts over images: one number, one per channel, or one per pixel."""
     if values is None:
         return torch.tensor(usual)
     if values.numel() in (1, shape[0]):
         return values.float().reshape(-1, 1, 1)
     if values.numel() == math.prod(shape):
         return values.float().reshape(shape)
-    raise BadInput(f"{path}: a mean or std of {values.numel()} numbers; images have {shape[0]} channels")
+    raise BadInput(
+        f"{path}: a mean or std of {values.numel()} numbers; images have {shape[0]} channels: "
+        "give one number, or one per channel"
+    )
 
 
 def _split_normaliser(path: Path, stored: dict[str, Any]) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None]:
@@ -140,14 +152,14 @@ def _split_normaliser(path: Path, stored: dict[str, Any]) -> tuple[dict[str, Ten
 
 
 def _without_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names without what wrappers put before all of them."""
-    for prefix in _PREFIXES * 2:  # in any order, such as module.model.
+    """The tensors, named without the prefixes that wrappers add to every name."""
+    for prefix in _PREFIXES * 2:  # prefixes in any order, such as module.model.
         if state and all(name.startswith(prefix) for name in state):
             state = {name.removeprefix(prefix): value for name, value in state.items()}
     return state
 
 
 def _our_name(name: str) -> str:
-    """``layer1.0.downsample.0`` and ``linear`` as others write them are ``layers.0.0.shortcut.0`` and ``fc`` here."""
+    """Our name of a tensor: ``fc`` for ``linear``, ``layers.0.0.shortcut.0`` for ``layer1.0.downsample.0``."""
     name = re.sub(r"^layer(\d+)\.", lambda match: f"layers.{int(match[1]) - 1}.", name)
     return re.sub(r"^linear\.", "fc.", name.replace(".downsample.", ".shortcut."))

@@ -1,6 +1,6 @@
-"""Combination rules: what an ensemble makes of its members' logits (K, N, L).
+"""Combination rules: the prediction of an ensemble from its members' logits (K, N, L).
 
-A rule gives log-probabilities (N, L): their argmax is the prediction, and attacks ascend the losses of them.
+A rule returns log-probabilities (N, L). Their argmax is the prediction, and attacks compute their losses from them.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Combination(ABC):
-    """Base of every rule; its fields are the parameters that a user may write, as in other specs."""
+    """Base class of the rules; the fields of a rule are the parameters of its spec."""
 
     name: ClassVar[str]
 
     @property
     def text(self) -> str:
-        """The one text form, such as ``logits``."""
+        """The canonical spec, such as ``logits``."""
         return specs.canonical(self.name, self)
 
     randomised: ClassVar[bool] = False
-    """True when the ensemble answers with a member that is drawn: a prediction is then right with a probability."""
+    """True if a randomly drawn member predicts, so that a prediction is correct with a probability."""
 
     @abstractmethod
     def combine(self, logits: Tensor) -> Tensor:
         """The log of the ensemble's prediction, (N, L), with a gradient to the members' logits."""
 
     def check(self, members: int) -> None:
-        """Refuse an ensemble with a number of members that the rule does not suit; a rule may suit any."""
+        """Raise BadInput if the rule does not fit this number of members; by default, it fits every number."""
         return None
 
 
@@ -65,12 +65,12 @@ class Logits(Combination):
 
 @dataclass(frozen=True)
 class Votes(Combination):
-    """Each member votes for its class; the mean of the softmax outputs counts as half a vote more.
+    """Each member votes for its predicted class; the mean of the softmax outputs counts as half a vote.
 
     The probability of class c is (votes for c + p̄_c / 2) / (K + 1/2). Half a vote never outweighs a whole one, so the
-    class with the most votes wins, and of classes with as many votes the one with the larger mean probability (then the
-    one that comes first). Votes have no gradient. With them held fixed, the cross-entropy of the output has a gradient
-    in the direction of that of the mean probability.
+    class with the most votes wins. Among classes with equal votes, the class with the largest mean probability wins; if
+    these are equal too, the first class wins. Votes have no gradient. With fixed votes, the gradient of the output's
+    cross-entropy has the direction of the gradient of the mean probability's cross-entropy.
     """
 
     name: ClassVar[str] = "votes"
@@ -87,17 +87,17 @@ class Votes(Combination):
 
 @dataclass(frozen=True)
 class Random(Combination):
-    """One member, drawn with probability p_k for every image, gives the prediction: a randomised ensemble.
+    """A randomised ensemble: for every image, one member is drawn with probability p_k and predicts.
 
-    The output is the log of the expected probabilities, log Σ_k p_k softmax(z_k): attacks ascend the exact expectation
-    over the draw. A prediction is right with the probability of the members that are right, `probability_right`.
+    The output is the log of the expected probabilities, log Σ_k p_k softmax(z_k), so attacks use the exact expectation
+    over the draw. `probability_right` is the probability that a prediction is correct.
     """
 
     name: ClassVar[str] = "random"
     randomised: ClassVar[bool] = True
 
     p: tuple[float, ...] = ()
-    """The probability of each member, written ``0.5x0.3x0.2``; equal ones where none are given."""
+    """The probability of each member, written ``0.5x0.3x0.2``; by default, all are equal."""
 
     def __post_init__(self) -> None:
         if self.p and not (min(self.p) >= 0 and abs(sum(self.p) - 1) <= SUM_TOLERANCE):
@@ -125,14 +125,14 @@ class Random(Combination):
         right = (logits.argmax(-1) == labels) & ~logits.isnan().any(-1)
         if self.p:
             return self.weights(len(logits)) @ right.cpu().double()
-        return right.cpu().double().mean(0)  # to the last bit: all right is 1
+        return right.cpu().double().mean(0)  # exact: the mean of ones is 1
 
 
 RULES: dict[str, type[Combination]] = {rule.name: rule for rule in (Probabilities, Logits, Votes, Random)}
 SUM_TOLERANCE = 1e-6
-"""How far the sum of written probabilities may be from 1."""
+"""Largest accepted difference between 1 and the sum of the given probabilities."""
 USUAL = Probabilities()
-"""What an ensemble does unless told otherwise."""
+"""The default rule."""
 
 
 def parse_combination(text: str) -> Combination:
@@ -144,7 +144,7 @@ def parse_combination(text: str) -> Combination:
 
 
 def split_combination(spec: str) -> tuple[str, Combination | None]:
-    """``weights.pt:resnet20(leak=0.1,combine=votes)`` without the rule, and the rule; None where it names none."""
+    """The spec ``weights.pt:resnet20(leak=0.1,combine=votes)`` without its rule, and the rule; None without a rule."""
     place = _last_parenthesis(spec)
     before, parts = spec[:place], specs.split(spec[place + 1 : -1], ",")
     asked = [part for part in parts if part.partition("=")[0].strip() == "combine"]
@@ -157,7 +157,7 @@ def split_combination(spec: str) -> tuple[str, Combination | None]:
 
 
 def _last_parenthesis(text: str) -> int:
-    """Where the parenthesis opens that closes at the end of a text; -1 where none does."""
+    """The position of the opening parenthesis that the last character closes; -1 if there is none."""
     depth = 0
     for place in range(len(text) - 1, -1, -1):
         depth += (text[place] == ")") - (text[place] == "(")

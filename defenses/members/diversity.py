@@ -42,7 +42,7 @@ def non_maximal_predictions(logits: Tensor, labels: Tensor) -> Tensor:
     """Predictions without the labelled class, L2-normalised: the columns of M̃ in eq. 4, (K, N, L−1).
 
     The normalised vector does not depend on the labelled logit, so it is computed from the other
-    logits alone: dividing probabilities that have underflowed to zero never happens.
+    logits alone. This avoids a division by probabilities that underflowed to zero.
     """
     others = without_label(logits, labels)
     scaled = (others - others.amax(-1, keepdim=True).detach()).exp()  # largest entry is 1: the norm is at least 1
@@ -52,12 +52,12 @@ def non_maximal_predictions(logits: Tensor, labels: Tensor) -> Tensor:
 def log_ensemble_diversity(logits: Tensor, labels: Tensor) -> Tensor:
     """LED = log det(M̃ᵀM̃ + 1e-6·I) (eq. 4), (N,).
 
-    The K×K algebra runs in float64: near the floor, float32 is off by tenths of a nat.
+    The K×K algebra runs in float64, because the error of float32 near the minimum of LED is tenths of a nat.
     """
     vectors = in_float64(non_maximal_predictions(logits, labels)).transpose(0, 1)  # (N, K, L−1)
     gram = vectors @ vectors.mT
     ridge = RIDGE * torch.eye(len(logits), dtype=gram.dtype, device=gram.device)
-    factor = torch.linalg.cholesky_ex(gram + ridge).L  # NaN logits give NaN, which the caller can name, no exception
+    factor = torch.linalg.cholesky_ex(gram + ridge).L  # NaN logits give NaN, not an error: the caller names the term
     return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).to(logits)
 
 

@@ -1,4 +1,4 @@
-"""Float64 wherever a model is: on its own device, or on the CPU where the device has no such numbers."""
+"""Float64 on every device: on the CPU if the device itself has no float64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def in_float64(values: Tensor) -> Tensor:
 @functools.cache
 def _has_float64(device: torch.device) -> bool:
     try:
-        torch.ones(2, dtype=torch.float64, device=device).sum().item()  # some GPUs hold the numbers and cannot add them
+        torch.ones(2, dtype=torch.float64, device=device).sum().item()  # some GPUs store float64 but cannot add it
     except (RuntimeError, TypeError):
         return False
     return True

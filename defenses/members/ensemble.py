@@ -1,4 +1,4 @@
-"""An ensemble: K members behind one normalisation, whose outputs are combined into one prediction."""
+"""An ensemble: K members with one normalisation and one combined prediction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Ensemble(nn.Module):
     ) -> None:
         super().__init__()
         if not members:
-            raise BadInput("an ensemble needs at least 1 member")
+            raise BadInput("an ensemble needs at least 1 member; the list of members is empty")
         self.members = nn.ModuleList(members)
         self.combination = parse_combination(combine) if isinstance(combine, str) else combine
         self.combination.check(len(members))
@@ -117,7 +117,7 @@ def build_ensemble(
 
 @contextmanager
 def batch_norm_mode(model: nn.Module, mode: Literal["batch", "running", "as set"]) -> Iterator[None]:
-    """Normalise by the statistics of the batch or by the running statistics, which never change inside."""
+    """Choose batch or running statistics for batch norm inside; the running statistics are not updated."""
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     before = [(norm.training, norm.track_running_stats) for norm in norms]
     for norm in norms:
@@ -144,7 +144,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def predict_logits(ensemble: Ensemble, data: LabelledImages, batch_size: int = 500) -> Tensor:
-    """Member logits (K, N, L) of a set of images, computed in batches on the ensemble's device, on the CPU."""
+    """Member logits (K, N, L) of a set of images, computed in batches on the ensemble's device, returned on the CPU."""
     device = ensemble.mean.device
     with evaluation_mode(ensemble):
         rows = range(0, len(data), batch_size)

@@ -1,4 +1,4 @@
-"""Labelled images in memory: bytes, converted to floats in [0, 1] batch by batch, or such floats as they are."""
+"""Labelled images in memory: bytes, converted to floats in [0, 1] batch by batch, or floats in [0, 1]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 class LabelledImages:
     """``pixels`` uint8 (N, C, H, W), ``labels`` int64 (N,); a pixel equal to ``levels`` means 1.0.
 
-    Float images are float32 pixels with ``levels`` 1, which leaves each number as it is.
+    Float images are float32 pixels with ``levels`` 1, so their values are not changed.
     """
 
     pixels: Tensor
@@ -27,7 +27,7 @@ class LabelledImages:
         return self.pixels[rows].to(torch.float32) / self.levels
 
     def subset(self, rows: Tensor | slice) -> LabelledImages:
-        """The chosen images and labels; pixels are shared where ``rows`` is a slice."""
+        """The chosen images and labels; if ``rows`` is a slice, the pixels are not copied."""
         return replace(self, pixels=self.pixels[rows], labels=self.labels[rows])
 
     def mean_image(self) -> Tensor:

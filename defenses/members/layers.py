@@ -1,4 +1,4 @@
-"""What happens inside a member: its features and its layers, by methods of its own, or watched by hooks."""
+"""The features and the layer outputs of a member, from its own methods or from hooks."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ ACTIVATIONS = (
 
 
 def has_features(member: nn.Module) -> bool:
-    """True for a member whose features can be had: by its method ``features``, or as the input of a linear layer."""
+    """True if a member has features: a method ``features``, or a linear layer, whose input is used."""
     return callable(getattr(member, "features", None)) or bool(_modules(member, (nn.Linear,)))
 
 
 def features(member: nn.Module, inputs: Tensor) -> Tensor:
-    """A member's features of normalised images, (N, D): what its last linear layer gets, unless it has its own."""
+    """A member's features of normalised images, (N, D).
+
+    They come from the member's method ``features``; without it, they are the input of its last linear layer.
+    """
     own = getattr(member, "features", None)
     if callable(own):
         return cast(Tensor, own(inputs)).flatten(1)
@@ -52,7 +55,7 @@ def features(member: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def depth(member: nn.Module, image: Tensor) -> int:
-    """How many layers a member has, its logits being the last; ``image`` is (1, C, H, W), normalised."""
+    """The number of layers of a member, including the logits; ``image`` is normalised, (1, C, H, W)."""
     own = getattr(member, "depth", None)
     if isinstance(own, int) and hasattr(member, "before_relu"):
         return own
@@ -65,8 +68,8 @@ def depth(member: nn.Module, image: Tensor) -> int:
 def before_relu(member: nn.Module, inputs: Tensor) -> Iterator[Tensor]:
     """The output of each layer before its activation; the last is the logits.
 
-    Without a method of that name: what enters the activations that are modules, or, where there are none, what the
-    convolutions and linear layers give.
+    A member can have a method ``before_relu``. Without it, the layers are the inputs of its activation modules; without
+    activation modules, they are the outputs of its convolutions and linear layers.
     """
     own = getattr(member, "before_relu", None)
     if callable(own):
@@ -91,7 +94,7 @@ def _modules(member: nn.Module, kinds: tuple[type[nn.Module], ...]) -> list[nn.M
 
 @contextmanager
 def _watched(modules: list[nn.Module], before: bool) -> Iterator[list[Tensor]]:
-    """What enters modules, or what they give, in the order in which they are called."""
+    """Record the inputs (``before``) or the outputs of modules, in the order of the calls."""
     seen: list[Tensor] = []
 
     def entered(module: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The member networks by name: those of the paper and near relatives, and a user's own. Listing them needs no torch."""
+"""The member networks by name: the paper's, similar ones, and users' own. Listing them needs no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, int, int]
 """Channels, height and width of the images."""
 GIVEN = ("shape", "classes")
-"""What every network is called with: (channels, height, width), and the number of classes."""
+"""The arguments of every network: (channels, height, width), and the number of classes."""
 
 
 @dataclass(frozen=True)
@@ -94,19 +94,19 @@ NETWORKS.alias("resnet20-dverge", "resnet-bn-shortcut(depth=20)")
 
 @dataclass(frozen=True)
 class NamedNetwork:
-    """A network together with the one text that stands for it."""
+    """A network with its canonical spec."""
 
     text: str
     """Canonical spec, such as ``resnet(depth=20)`` or ``mine.py:VGG(width=8)``."""
     build: Callable[[Shape, int], nn.Module]
     foreign: bool = False
-    """Whether a user or another package brings it: it may take images of one size only."""
+    """True for a network of a user or of another package; it may accept images of one size only."""
     digest: str = ""
-    """Of the user's file that it is in."""
+    """Digest of the user's file that defines it; empty for other networks."""
 
 
 def find_network(spec: str) -> NamedNetwork:
-    """A registered network, one that another package offers, or ``file.py:Network(key=value)``."""
+    """A registered network, a network of another package, or ``file.py:Network(key=value)``."""
     if user_functions.is_in_file(spec):
         return _foreign(user_functions.from_file(spec, "network", GIVEN))
     call = parse(spec, "network")
@@ -125,7 +125,7 @@ def _foreign(function: user_functions.UserFunction) -> NamedNetwork:
 
 
 def canonical_network(spec: str) -> str:
-    """The one text form of a network spec."""
+    """The canonical form of a network spec."""
     return find_network(spec).text
 
 
@@ -135,7 +135,7 @@ def build_network(spec: str, shape: Shape, classes: int) -> nn.Module:
 
 
 def check_network(spec: str, shape: Shape, classes: int) -> None:
-    """Refuse a network from outside that gives no logits for such images."""
+    """Raise BadInput if a network from outside does not return logits for images of this shape."""
     import torch
 
     from defenses.members import user_networks

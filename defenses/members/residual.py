@@ -14,7 +14,7 @@ from defenses.members.networks import Shape
 
 
 class SamePadConv2d(nn.Conv2d):
-    """Convolution with TensorFlow's "same" padding: what is odd goes to the bottom and the right."""
+    """Convolution with TensorFlow's "same" padding: an odd pixel of padding goes to the bottom and the right."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         stride, kernel = self.stride[0], self.kernel_size[0]
@@ -43,7 +43,7 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(projection, norm(width)) if norm_on_shortcut else projection
 
     def before_relu(self, inputs: Tensor) -> Iterator[Tensor]:
-        """What enters the first ReLU, then what enters the second."""
+        """The input of the first ReLU, then the input of the second."""
         hidden = self.bn1(self.conv1(inputs))
         yield hidden
         yield self.bn2(self.conv2(_relu(hidden, self.leak))) + self.shortcut(inputs)
@@ -93,7 +93,7 @@ class ResidualNetwork(nn.Module):
         return self.fc(self.features(images))
 
     def before_relu(self, images: Tensor) -> Iterator[Tensor]:
-        """The output of each of the ``depth`` layers before its ReLU, as it is asked for; the last is the logits."""
+        """The output of each of the ``depth`` layers before its ReLU, computed on demand; the last is the logits."""
         hidden = self.bn1(self.conv1(images))
         yield hidden
         for stage in self.layers:
@@ -119,7 +119,7 @@ def _keras_conv(entry: int, width: int, kernel: int, stride: int) -> nn.Module:
 
 
 def _keras_he_normal(weight: Tensor, fan_in: int) -> None:
-    """Keras' he_normal: a normal cut at two standard deviations, widened so that its variance is 2 / fan_in."""
+    """Keras' he_normal: a normal truncated at two standard deviations, scaled so that its variance is 2 / fan_in."""
     deviation = (2 / fan_in) ** 0.5 / 0.87962566103423978
     nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
 

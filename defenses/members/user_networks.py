@@ -1,4 +1,4 @@
-"""A network of the user's: any module that gives logits, called with ``shape``, ``classes`` and its parameters."""
+"""Users' networks: any module that returns logits, built from ``shape``, ``classes`` and its parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from defenses.user_functions import UserFunction, is_in_file
 
 
 def build(function: UserFunction, shape: Shape, classes: int) -> nn.Module:
-    """A fresh module."""
+    """A new module from the user's function; BadInput if the function fails."""
     try:
         network = function.target(shape=shape, classes=classes, **function.arguments)
     except BadInput:
@@ -19,7 +19,8 @@ def build(function: UserFunction, shape: Shape, classes: int) -> nn.Module:
     except Exception as error:
         what = f"shape={shape} and classes={classes}"
         raise BadInput(
-            f"network {function.text} cannot be built with {what}: {type(error).__name__}: {first_line(error)}"
+            f"network {function.text} cannot be built with {what}: {type(error).__name__}: {first_line(error)}; "
+            "correct the network's code"
         ) from error
     if not isinstance(network, nn.Module):
         raise BadInput(f"network {function.text} returns a {type(network).__name__}; it must return a torch.nn.Module")
@@ -30,7 +31,7 @@ def build(function: UserFunction, shape: Shape, classes: int) -> nn.Module:
 
 @torch.no_grad()
 def check(network: nn.Module, spec: str, shape: Shape, classes: int) -> None:
-    """Refuse a network that does not give one row of logits per image, for one image as for several."""
+    """Raise BadInput if a network does not return one row of logits per image, for two images and for one."""
     training = network.training
     network.eval()
     try:
@@ -55,7 +56,7 @@ def check(network: nn.Module, spec: str, shape: Shape, classes: int) -> None:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two specs name the same network, whatever folder its file is in; a digest tells the files apart."""
+    """True if two specs name the same network, whatever the paths of their files; a digest distinguishes the files."""
     if not (is_in_file(one) and is_in_file(other)):
         return one == other
     return one.partition(".py:")[2] == other.partition(".py:")[2]

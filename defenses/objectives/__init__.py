@@ -1,7 +1,7 @@
-"""The objectives that train ensembles: one module for each defense, and what all of them share.
+"""The objectives that train ensembles: one module for each defense, and their common base.
 
-The modules import torch inside their functions, so that a defense can be named, listed and checked without it:
-``adp-bench list defenses`` answers in a fraction of the second that torch takes to load.
+The modules import torch inside their functions, so that listing and checking defenses does not load torch. Loading it
+takes a second; ``adp-bench list defenses`` takes a fraction of that.
 """
 
 from defenses.objectives.adp import ADP

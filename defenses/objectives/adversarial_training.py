@@ -1,4 +1,4 @@
-"""Adversarial training (AdvT): every batch gets an adversarial twin, whatever the objective."""
+"""Adversarial training (AdvT) for any objective: adversarial images are added to every batch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdversarialTraining(Defense):
-    """Half the batch is attacked with ε drawn from U(eps_low, eps_high); the inner objective is on both halves.
+    """Adversarial training: an objective on clean images and their FGSM or PGD images, ε from U(eps_low, eps_high).
 
-    The attack moves pixels in [0, 1] against the averaged ensemble. ``batch_norm`` names what batch norm
-    does meanwhile: ``batch`` statistics as in the training pass, or the ``running`` ones of evaluation.
+    The attack changes pixels in [0, 1]; it attacks the averaged ensemble. ``batch_norm`` sets the statistics that batch
+    norm uses during the attack: ``batch`` as in the training pass, or ``running`` as in evaluation.
     """
 
     attacks: ClassVar[bool] = True
@@ -36,7 +36,9 @@ class AdversarialTraining(Defense):
 
     def __post_init__(self) -> None:
         if not 0 <= self.eps_low <= self.eps_high <= 1:
-            raise BadInput(f"eps of advt is drawn from [{self.eps_low:g}, {self.eps_high:g}]; need 0 ≤ low ≤ high ≤ 1")
+            raise BadInput(
+                f"eps of advt is drawn from [{self.eps_low:g}, {self.eps_high:g}]; set 0 ≤ eps_low ≤ eps_high ≤ 1"
+            )
         if self.steps < 1:
             raise BadInput(f"steps of advt is {self.steps}; it must be at least 1")
 
@@ -49,7 +51,7 @@ class AdversarialTraining(Defense):
         return self.inner.cost + (self.steps if self.attack == "pgd" else 1)
 
     def around(self, inner: Defense) -> AdversarialTraining:
-        """The same adversarial training of another objective."""
+        """The same adversarial training around another objective."""
         if inner.attacks:
             raise BadInput(f"{type(inner).__name__} already trains on adversarial images; use it without advt")
         if type(inner).step is not Defense.step:
@@ -72,7 +74,7 @@ class AdversarialTraining(Defense):
 
         if not self.inner.makes_images:
             return self.inner.forward(ensemble, images, labels)
-        # images the inner defense moves are no longer adversarial: those get the members' cross-entropy beside it
+        # the inner defense would replace the adversarial images: these get the members' cross-entropy as a term instead
         (clean, adversarial), (clean_labels, labels) = images.chunk(2), labels.chunk(2)
         logits, terms = self.inner.forward(ensemble, clean, clean_labels)
         beside = ensemble.member_logits(adversarial)
@@ -103,7 +105,7 @@ def random_sign_ascent(
     generator: torch.Generator,
     batch_norm: Literal["batch", "as set"] = "as set",
 ) -> Tensor:
-    """PGD from a random start; batch norm's running averages stay as they are."""
+    """PGD from a random start; batch norm's running averages are not updated."""
     import torch
 
     from defenses.members.ensemble import batch_norm_mode
@@ -123,7 +125,10 @@ def sign_ascent(
     start: Tensor | None,
     against: Literal["true", "predicted"] = "true",
 ) -> Tensor:
-    """FGSM (``start`` is None), or PGD: ``steps`` of eps/steps from a point drawn by ``start`` in [0, 1]."""
+    """FGSM if ``start`` is None, else PGD: ``steps`` steps of size eps/steps from a random start.
+
+    ``start`` is uniform in [0, 1]; it is scaled to ±eps.
+    """
     import torch
     from torch.nn import functional
 

@@ -1,4 +1,4 @@
-"""BARRE: boosting of a randomised ensemble, which answers with one member that is drawn for each image."""
+"""BARRE: boosting of a randomised ensemble, in which one randomly drawn member predicts each image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _ExpectedLoss(Combination):
-    """The mean of the members' log-probabilities, whose cross-entropy is the mean of theirs; used in attacks only."""
+    """The mean of the members' log-probabilities; its cross-entropy is the members' mean. Used in attacks only."""
 
     name: ClassVar[str] = "expected-loss"
 
@@ -30,9 +30,9 @@ class _ExpectedLoss(Combination):
 class BARRE(Defense):
     """Boosting of a randomised ensemble (Dbouk and Shanbhag 2023): members are added one after the other.
 
-    A member minimises its cross-entropy on PGD images of the members so far, itself included. The attack ascends their
-    expected cross-entropy, the mean over the members. The trained ensemble answers with one member, drawn with equal
-    probabilities for each image (``combine=random``).
+    Each new member minimises its cross-entropy on PGD images of all members so far, including itself. The attack
+    maximises the mean cross-entropy of these members. In the trained ensemble, one member predicts each image; all
+    members are drawn with equal probability (``combine=random``).
     """
 
     boosts: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What every defense has: an objective, the loss its terms add up to, and the training step around it."""
+"""The base class of defenses: the objective, the loss as the sum of its terms, and the training step."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Terms = dict[str, "Tensor"]
 
 
 class Place(NamedTuple):
-    """Where in training an epoch is."""
+    """The position of an epoch in training."""
 
     epoch: int
     """Counted from 0."""
     epochs: int
     from_checkpoint: bool = False
-    """Whether training started from a trained ensemble."""
+    """True if training started from a trained ensemble."""
     finished: Ensemble | None = None
-    """Members that were trained before this one, where members are trained one after the other."""
+    """The earlier members, if the members are trained one after the other."""
 
 
 class Result(NamedTuple):
-    """What a training step computed, for the progress display."""
+    """The outputs of a training step, for the progress display."""
 
     logits: Tensor
     labels: Tensor
@@ -40,7 +40,7 @@ class Result(NamedTuple):
 
 
 def checked(terms: Terms, defense: Defense, images: int) -> Terms:
-    """Loss terms as an objective must give them: named, a value per image, with a gradient."""
+    """Check the loss terms of an objective: they need names, one value per image, and a gradient."""
     from torch import Tensor
 
     what = f"the objective of {type(defense).__name__}"
@@ -59,10 +59,9 @@ def checked(terms: Terms, defense: Defense, images: int) -> Terms:
 
 
 def total(terms: Terms) -> Tensor:
-    """The loss: mean over images of the sum of the terms. Stops when it is not finite, naming the term.
+    """The loss: the mean over images of the sum of the terms. If it is not finite, RunFailed names the term.
 
-    With several processes: this one's part of the loss of the whole batch, of which the mean over the processes is
-    the loss.
+    With several processes, each process gets its part; the mean of the parts is the loss of the whole batch.
     """
     import torch
 
@@ -115,7 +114,7 @@ class Defense:
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
         """Loss terms from member logits (K, N, L) and labels (N,)."""
-        raise BadInput(f"{type(self).__name__} defines neither objective nor forward")
+        raise BadInput(f"{type(self).__name__} defines neither objective nor forward; define one of them")
 
     def batch(
         self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
@@ -163,18 +162,18 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def at_least(name: str, value: float, low: float) -> None:
-    """Refuse a parameter below ``low``, or not finite, by its name."""
+    """Raise BadInput if a parameter is below ``low`` or not finite."""
     if not (math.isfinite(value) and value >= low):
         raise BadInput(f"{name} is {value:g}; it must be a number ≥ {low:g}")
 
 
 def positive(name: str, value: float) -> None:
-    """Refuse a parameter that is not a finite number above 0, by its name."""
+    """Raise BadInput if a parameter is not a finite number above 0."""
     if not (math.isfinite(value) and value > 0):
         raise BadInput(f"{name} is {value:g}; it must be a number > 0")
 
 
 def several_members(name: str, members: int, reason: str) -> None:
-    """Refuse an ensemble of one member, with what the defense needs the others for."""
+    """Raise BadInput for an ensemble of one member; ``reason`` says why the defense needs several."""
     if members < 2:
         raise BadInput(f"{name} {reason}, so it needs at least 2 members; members is {members}")

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class DVERGE(Defense):
     """DVERGE (Yang et al. 2020): each member is trained on the weaknesses of the others, Σ_{j≠i} CE_i(x'_j, y).
 
-    x'_j is x moved within ±eps until layer ``layer`` of member j, before its ReLU, takes it for another image
-    of the batch; the layer is drawn anew for every epoch. Members are not told apart by x' before they have
-    learned something: the first share ``warm_up`` of the epochs trains a baseline, unless training starts
-    from a checkpoint. All x' of a batch are made before any member is updated, so updating the members in
-    turn, as the authors do, or at once is the same.
+    x'_j is x, changed within ±eps so that member j's features at layer ``layer``, before its ReLU, approach those of
+    another image of the batch. The layer is drawn anew for every epoch. The images x' do not distinguish untrained
+    members, so the first share ``warm_up`` of the epochs trains a baseline, unless training starts from a checkpoint.
+    All x' of a batch are computed before any member is updated. Updating the members together is therefore the same as
+    updating them in turn, as the authors do.
     """
 
     makes_images: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class DVERGE(Defense):
 
     @property
     def cost(self) -> float:  # type: ignore[override]
-        return self.steps / 3 + 2  # a distilling step goes half-way through the network, without weight gradients
+        return self.steps / 3 + 2  # a distillation step uses half of the network on average, and no weight gradients
 
     def check(self, members: int, classes: int) -> None:
         several_members("dverge", members, "trains members on each other")
@@ -74,9 +74,9 @@ class DVERGE(Defense):
         return torch.stack(logits), {"distilled": torch.stack(losses).sum(0)}
 
     def distil(self, ensemble: Ensemble, member: int, images: Tensor) -> Tensor:
-        """x': each image moved, by sign steps with momentum, to be to a member what the image before it is.
+        """x': each image, changed by sign steps with momentum to give a member the features of the previous image.
 
-        Batches are drawn at random, so the image before it is any other image of the training set.
+        Batches are drawn at random, so the previous image is a random image of the training set.
         """
         import torch
 

@@ -1,4 +1,4 @@
-"""Gradient alignment loss (GAL): turns the members' input gradients apart."""
+"""Gradient alignment loss (GAL): reduces the similarity of the members' input gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GAL(Defense):
-    """Gradient alignment loss (Kariyappa & Qureshi 2019): the members' input gradients are turned apart.
+    """Gradient alignment loss (Kariyappa & Qureshi 2019): penalises similar input gradients of the members.
 
     Mean of the members' cross-entropies + weight · log Σ_{i<j} exp cos(g_i, g_j), with Gaussian noise on
     every other image. Its authors trained networks with leaky ReLUs: ``--network "resnet20(leak=0.1)"``.

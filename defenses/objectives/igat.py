@@ -1,4 +1,4 @@
-"""Interactive global adversarial training (iGAT): members share out the images that fool the ensemble."""
+"""Interactive global adversarial training (iGAT): each image that fools the ensemble is assigned to one member."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from defenses.members.ensemble import Ensemble
 
 LARGEST = 0.99
-"""Where the regulariser clips the largest wrong probability, so that it stays finite."""
+"""The regulariser clips the largest wrong probability at this value, so that it stays finite."""
 
 
 @dataclass(frozen=True)
 class IGAT(Defense):
-    """iGAT (Deng & Mu 2023) around another objective, on a batch of clean images and their PGD images.
+    """iGAT (Deng & Mu 2023): adversarial training around another objective, on clean images and their PGD images.
 
-    Where the ensemble is wrong, one member takes the image: its cross-entropy is the loss. ``allocation=rank`` draws
-    it with probability 2^rank, the member with the highest probability of the true class having the highest rank.
-    On the same images, ``weight`` · Σ_k −log(1 − largest wrong probability of member k) pushes every member away from
-    its favourite wrong class. The term ``ece`` of the inner objective gives way to these two; its others stay.
+    Each image that the ensemble misclassifies is assigned to one member, and this member's cross-entropy is the loss.
+    ``allocation=rank`` draws the member with probability proportional to 2^rank; the member with the highest
+    probability of the true class has the highest rank. On the same images, ``weight`` · Σ_k −log(1 − largest wrong
+    probability of member k) lowers the largest wrong probability of every member. These two terms replace the term
+    ``ece`` of the inner objective; its other terms stay.
     """
 
     attacks: ClassVar[bool] = True
@@ -37,7 +38,7 @@ class IGAT(Defense):
     steps: int = 10
     inner: Defense = field(default=Baseline(), metadata={"spec": False})
     generator: Any = field(default=None, compare=False, metadata={"spec": False})
-    """The torch generator that draws the members; without one, the global generator does."""
+    """The torch generator that draws the members; None means the global generator."""
 
     def __post_init__(self) -> None:
         at_least("weight", self.weight, 0)
@@ -50,7 +51,7 @@ class IGAT(Defense):
         return self.inner.cost + 1 + self.steps
 
     def around(self, inner: Defense) -> IGAT:
-        """The same training of another objective."""
+        """The same training around another objective."""
         own_forward = type(inner).forward is not Defense.forward and not inner.makes_images
         if own_forward or inner.attacks or type(inner).step is not Defense.step:
             raise BadInput(
@@ -83,14 +84,14 @@ class IGAT(Defense):
     def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
         if not self.inner.makes_images:
             return super().forward(ensemble, images, labels)
-        half = len(images) // 2  # the inner defense makes images of its own from the clean ones
+        half = len(images) // 2  # the inner defense makes its own images from the clean images
         _, terms = self.inner.forward(ensemble, images[:half], labels[:half])
         logits = ensemble.member_logits(images)
         own = {name: term.view(2, half).mean(0) for name, term in self.shared_out(logits, labels).items()}
         return logits, {**terms, **own}
 
     def shared_out(self, logits: Tensor, labels: Tensor) -> Terms:
-        """The two terms on images that the ensemble gets wrong; 0 on the others."""
+        """The two terms on images that the ensemble misclassifies; 0 on the other images."""
         from defenses.members.diversity import log_mean_probability
 
         wrong = (log_mean_probability(logits.detach()).argmax(-1) != labels).to(logits.dtype)
@@ -102,7 +103,7 @@ class IGAT(Defense):
         return terms
 
     def allocate(self, losses: Tensor) -> Tensor:
-        """The member that takes each image, (N,), from the members' cross-entropies (K, N)."""
+        """The member that each image is assigned to, (N,), from the members' cross-entropies (K, N)."""
         import torch
 
         from defenses.training.distributed import drawn

@@ -1,4 +1,4 @@
-"""The members' input gradients, differentiable again: GAL and TRS are objectives of them."""
+"""The members' input gradients, differentiable again, for the objectives GAL and TRS."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from defenses.members.ensemble import Ensemble
 
 
 def loss_gradients(ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Member logits (K, N, L), and g_k = ∇_x CE_k per pixel in [0, 1] (K, N, D), both to be differentiated again.
+    """Member logits (K, N, L), and g_k = ∇_x CE_k per pixel in [0, 1] (K, N, D), both differentiable again.
 
-    The cross-entropy is written as softplus(logsumexp of the other logits − z_y): its gradient keeps its
-    direction where softmax − one-hot has rounded to nothing, on images a member is sure of.
+    The cross-entropy is computed as softplus(logsumexp of the other logits − z_y). For very confident predictions,
+    softmax − one-hot rounds to zero, but the gradient of this form keeps its direction.
     """
     if not images.requires_grad:
         images = images.detach().requires_grad_()
@@ -37,7 +37,7 @@ def gradient_cosines(gradients: Tensor) -> Tensor:
 
 
 def steepest(ensemble: Ensemble, images: Tensor, labels: Tensor, delta: float, steps: int) -> Tensor:
-    """Images moved within ±delta, and within [0, 1], to where the members' losses are steepest."""
+    """Images, changed within ±delta and [0, 1] by sign ascent on the gradient norm of the members' losses."""
     moved = images
     for _ in range(steps):
         moved = moved.detach().requires_grad_()

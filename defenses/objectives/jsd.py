@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JSD(Defense):
-    """ECE − λ·JS-divergence (appendix B.1): shown by the authors to have no good optimum, kept as a lesson."""
+    """ECE − λ·JS-divergence (appendix B.1): a negative example; the authors show that it has no good optimum."""
 
     lambda_: float
 

@@ -1,4 +1,4 @@
-"""Label smoothing: the control that lowers the confidence as ADP does, without its diversity."""
+"""Label smoothing: a control experiment for ADP, with its lower confidence but without its diversity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LabelSmoothing(Defense):
-    """ECE against a smoothed label: ``target`` on the true class, the rest spread evenly; the control for ADP."""
+    """ECE with smoothed labels: ``target`` on the true class, the rest spread evenly; a control for ADP."""
 
     separable: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Layer-wise orthogonality (LOTOS): what one member's convolution amplifies most, those of the others let pass less."""
+"""Layer-wise orthogonality (LOTOS): the convolutions of different members amplify different inputs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ Seen = list[tuple["nn.Conv2d", tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class LOTOS(Defense):
-    """Layer-wise orthogonality: members respond little to what others amplify most, in their first convolutions.
+    """Layer-wise orthogonality: the first convolutions respond weakly to the top singular vectors of other members.
 
-    ECE + weight · mean over layers and pairs i ≠ j of max(0, ‖f_j v_i‖ / σ_j − threshold): f_j is the convolution of
-    member j, v_i the top singular vector of that of member i and σ_j = ‖f_j v_j‖, so that scaling f_j changes nothing.
+    ECE + weight · mean over layers and pairs i ≠ j of max(0, ‖f_j v_i‖ / σ_j − threshold). f_j is the convolution of
+    member j, v_i is the top singular vector of f_i, and σ_j = ‖f_j v_j‖. Scaling f_j does not change the penalty.
     """
 
     weight: float = 1.0
     threshold: float = 0.1
-    """Response, relative to the largest, below which there is no penalty."""
+    """Relative response ‖f_j v_i‖ / σ_j below which there is no penalty."""
     layers: int = 1
-    """Convolutions of each member, from the input on."""
+    """Number of penalised convolutions of each member, counted from the input."""
     iterations: int = 10
     """Steps of the power iteration that finds a top singular vector."""
 
@@ -51,13 +51,16 @@ class LOTOS(Defense):
             logits = ensemble.member_logits(images)
         fewest = min(map(len, seen))
         if fewest < self.layers:
-            raise BadInput(f"lotos needs {self.layers} convolutions in every member; one has {fewest}")
+            raise BadInput(
+                f"lotos needs {self.layers} convolutions in every member; one has {fewest}: "
+                "lower layers, or use another network"
+            )
         excess = [self.excess([member[place] for member in seen]) for place in range(self.layers)]
         penalty = self.weight * sum(excess[1:], excess[0]) / self.layers
         return logits, {"ece": cross_entropy(logits, labels).sum(0), "response": penalty.expand(len(labels))}
 
     def excess(self, layer: Seen) -> Tensor:
-        """Mean over pairs of members of what a relative response to another's vector has above the threshold."""
+        """Mean over pairs of members of the relative response above the threshold."""
         vectors = [top_vector(*one, self.iterations) for one in layer]
         above = (responses([conv for conv, _ in layer], vectors) - self.threshold).clamp_min(0)
         members = len(layer)
@@ -76,7 +79,7 @@ def responses(convolutions: Sequence[nn.Conv2d], vectors: Sequence[Tensor]) -> T
 
 
 def top_vector(conv: nn.Conv2d, shape: tuple[int, ...], iterations: int) -> Tensor:
-    """The unit input (1, C, H, W) that a convolution amplifies most, by power iteration, as a constant."""
+    """The unit input (1, C, H, W) that a convolution amplifies most, by power iteration, without a gradient."""
     import torch
 
     weight = conv.weight.detach()
@@ -98,7 +101,7 @@ def linear(conv: nn.Conv2d, inputs: Tensor, weight: Tensor | None = None) -> Ten
 
 @contextmanager
 def _watched(ensemble: Ensemble) -> Iterator[list[Seen]]:
-    """The convolutions that are called inside, member by member."""
+    """Record the convolutions that are called inside, for each member."""
     from torch import nn
 
     seen: list[Seen] = [[] for _ in ensemble.members]

@@ -1,4 +1,4 @@
-"""Margin boosting: the margin cross-entropy (MCE), and an ensemble that grows by it member by member (MRBoost)."""
+"""Margin boosting: the margin cross-entropy (MCE), and MRBoost, which adds members one after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class MCE(Defense):
     """Margin cross-entropy (Zhang et al. 2022): CE + weight · mean over wrong classes j of −log softmax(−z)_j.
 
-    The second term is least where all wrong logits are equal and far below the true one.
+    The second term is smallest if all wrong logits are equal and far below the true logit.
     """
 
     separable: ClassVar[bool] = True
@@ -37,14 +37,14 @@ class MCE(Defense):
 
 
 def joined(finished: Ensemble | None, trained: Ensemble) -> Ensemble:
-    """The ensemble so far: the finished members and those in training."""
+    """The ensemble so far: the finished members and the members in training."""
     from defenses.members.ensemble import Ensemble
 
     return Ensemble([*(finished.members if finished else ()), *trained.members], trained.mean, trained.std)
 
 
 def check_attack(name: str, eps: float, steps: int) -> None:
-    """Refuse a radius or a number of steps that no attack has."""
+    """Raise BadInput if ``eps`` or ``steps`` is out of range."""
     if not 0 < eps <= 1:
         raise BadInput(f"eps of {name} is {eps:g}; it must lie in (0, 1]")
     at_least("steps", steps, 1)
@@ -61,9 +61,9 @@ def _wrong_classes(logits: Tensor, labels: Tensor) -> Tensor:
 class MRBoost(MCE):
     """Margin boosting (Zhang et al. 2022): members are added one after the other, each trained with MCE.
 
-    A member is trained on PGD images of the ensemble so far, itself included. An image weighs exp(−eta · margin),
-    scaled to mean 1 over the batch: the margin is that of the finished members' averaged probabilities on the
-    adversarial image. Weighting is what sampling by these weights comes to on average.
+    Each new member is trained on PGD images of the ensemble so far, including itself. The weight of an image is
+    exp(−eta · margin), scaled to mean 1 over the batch. The margin is that of the finished members' averaged
+    probabilities on the adversarial image. Weighting is, on average, the same as sampling by these weights.
     """
 
     separable: ClassVar[bool] = False
@@ -102,7 +102,7 @@ class MRBoost(MCE):
         return logits, {name: weights * term for name, term in self.objective(logits, labels).items()}
 
     def weights(self, images: Tensor, labels: Tensor) -> Tensor:
-        """How much each image counts; their mean over the batch is 1."""
+        """The weight of each image; the mean weight over the batch is 1."""
         import torch
 
         from defenses.training.distributed import summed

@@ -1,4 +1,4 @@
-"""Transferability reduced smooth ensembles (TRS): turns the input gradients apart and makes them small."""
+"""Transferability reduced smooth ensembles (TRS): makes the members' input gradients dissimilar and small."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TRS(Defense):
-    """Transferability reduced smooth ensembles (Yang et al. 2021): input gradients apart, and small nearby too.
+    """Transferability reduced smooth ensembles (Yang et al. 2021): dissimilar input gradients, small near the images.
 
-    ECE + λ_a · mean_{i<j} |cos(g_i, g_j)| + λ_b · mean_k 2‖∇_x CE_k(x̂)‖². Every other x̂ is the image itself;
-    the rest is found by sign ascent on the gradient norm, ``steps`` of 2δ/steps inside a ball of radius δ,
-    which grows over training from ``delta_first`` to ``delta_last``.
+    ECE + λ_a · mean_{i<j} |cos(g_i, g_j)| + λ_b · mean_k 2‖∇_x CE_k(x̂)‖². For every other image, x̂ is the image
+    itself. For the rest, x̂ is found by sign ascent on the gradient norm: ``steps`` steps of size 2δ/steps inside a
+    ball of radius δ. The radius δ grows over training from ``delta_first`` to ``delta_last``.
     """
 
     lambda_a: float = 40.0
@@ -30,14 +30,15 @@ class TRS(Defense):
     delta_last: float = 0.03
     steps: int = 6
     progress: float = field(default=0.0, metadata={"spec": False})
-    """Share of training that is over."""
+    """Completed share of training."""
 
     def __post_init__(self) -> None:
         at_least("lambda_a", self.lambda_a, 0)
         at_least("lambda_b", self.lambda_b, 0)
         if not 0 <= self.delta_first <= self.delta_last <= 1:
             raise BadInput(
-                f"delta of trs grows from {self.delta_first:g} to {self.delta_last:g}; need 0 ≤ first ≤ last ≤ 1"
+                f"delta of trs grows from {self.delta_first:g} to {self.delta_last:g}; "
+                "set 0 ≤ delta_first ≤ delta_last ≤ 1"
             )
         at_least("steps", self.steps, 1)
 
@@ -57,7 +58,7 @@ class TRS(Defense):
         from defenses.objectives.input_gradients import gradient_cosines, loss_gradients, steepest
 
         logits, gradients = loss_gradients(ensemble, images, labels)
-        moved = slice(1, None, 2)  # so that half of the adversarial images of advt are moved too
+        moved = slice(1, None, 2)  # every other image, so that half of advt's adversarial images are included
         with batch_norm_mode(ensemble, "as set"):
             steep = steepest(ensemble, images[moved], labels[moved], self.delta, self.steps)
             steep_gradients = loss_gradients(ensemble, steep, labels[moved])[1]

@@ -29,7 +29,7 @@ def augment(images: Tensor, recipe: Recipe, generator: torch.Generator) -> Tenso
 
 
 def resize(images: Tensor, scale: float) -> Tensor:
-    """Images (or one image, C × H × W) at a fraction of their side, smoothed so that detail does not alias."""
+    """Images (or one image, C × H × W) scaled to a fraction of their side, with antialiasing."""
     if scale == 1.0:
         return images
     batch = images if images.ndim == 4 else images[None]

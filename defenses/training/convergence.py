@@ -1,4 +1,4 @@
-"""Whether a training has plainly not converged, by what its checkpoint says of it."""
+"""Signs that a training has not converged, from the scores in its checkpoint."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 TENTH = 10
 """The last tenth of the epochs is compared with the tenth before it."""
 RISE = 0.05
-"""Rise of the training accuracy between the two from which it counts as still rising."""
+"""The training accuracy counts as still rising if it grows by at least this much between the two tenths."""
 LEARNED = 0.95
-"""Training accuracy from which on there is little left to rise."""
+"""At or above this training accuracy, a further rise does not count."""
 LIFT = 0.1
-"""Share of the way from guessing to all right that a trained member has made at least."""
+"""A trained member has covered at least this share of the distance from chance to 100 % accuracy."""
 BELOW = 0.05
-"""How far an ensemble may be below the mean of its members."""
+"""Accepted difference of an ensemble's accuracy below the mean accuracy of its members."""
 
 ADVICE = (
     "Train longer (--epochs), with another learning rate or with more images, and look at history.csv: the accuracy of "
@@ -30,7 +30,7 @@ LAST, BEFORE = "train_accuracy", "train_accuracy_before"
 def curve_scores(history: Sequence[dict[str, Any]], epochs: int) -> dict[str, float]:
     """Mean training accuracy of the last tenth of the epochs, and of the tenth before it where there is one.
 
-    Members that were trained one after the other have a curve each, of ``epochs`` rows; the steepest counts.
+    If the members were trained one after the other, each has its own curve of ``epochs`` rows; the steepest counts.
     """
     found = []
     for start in range(0, len(history), epochs):
@@ -42,11 +42,11 @@ def curve_scores(history: Sequence[dict[str, Any]], epochs: int) -> dict[str, fl
 
 
 def doubts(origin: Provenance) -> str | None:
-    """What speaks against a training, in words; nothing where all is well, and None where the checkpoint is silent."""
+    """The signs that a training has not converged, in words; empty without signs, None if the scores are not stored."""
     scores = origin.scores
     if (
         LAST not in scores or "test_accuracy" not in scores or not scores.get("test_member_accuracy")
-    ):  # older, or not ours
+    ):  # of an older version, or not from this project
         return None
     return "; ".join([*_still_rising(scores), *_near_chance(scores, origin.classes), *_far_below(scores)])
 
@@ -61,11 +61,11 @@ def _still_rising(scores: dict[str, Any]) -> list[str]:
 def _near_chance(scores: dict[str, Any], classes: int) -> list[str]:
     chance = 1 / classes
     found = [
-        f"member {number} is right on {accuracy:.1%} of the test images, and guessing on {chance:.1%}"
+        f"member {number} is right on {accuracy:.1%} of the test images (chance is {chance:.1%})"
         for number, accuracy in enumerate(scores["test_member_accuracy"], 1)
         if accuracy - chance < LIFT * (1 - chance)
     ]
-    return found if len(found) < 3 else [f"{found[0]}; so are {len(found) - 1} more members"]
+    return found if len(found) < 3 else [f"{found[0]}; {len(found) - 1} more members are near chance"]
 
 
 def _far_below(scores: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from defenses.members.networks import Shape
 
 @dataclass(frozen=True)
 class TrainingData:
-    """A dataset in its splits; ``validation`` is empty unless the recipe holds images out."""
+    """A dataset with its splits; ``validation`` is None unless the recipe holds out images."""
 
     name: str
     classes: int

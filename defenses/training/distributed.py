@@ -1,7 +1,7 @@
-"""Several processes that train one ensemble, each on its share of every batch, as one process would.
+"""Several processes train one ensemble, each on its share of every batch, with the result of one process.
 
-``torchrun`` starts the processes and names them in the environment. Everything here gives the plain result, without
-any communication, where a process is alone.
+``torchrun`` starts the processes and describes them in environment variables. In a single process, every function here
+returns the plain result without communication.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Draw = Callable[..., Tensor]
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[torch.device]:
-    """Meet the other processes that torchrun started, gloo between CPUs, nccl between NVIDIA GPUs; the own device."""
+    """Connect the processes that torchrun started: gloo for CPUs, nccl for NVIDIA GPUs. Yield this process's device."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield device
         return
@@ -35,10 +35,10 @@ def joined(device: torch.device) -> Iterator[torch.device]:
         words = f"several processes cannot train together on {device.type}; use --device cpu, or one process"
         raise BadInput(words) from None
     if device.type != "cpu":
-        if device == torch.device(device.type):  # none was named by its number
+        if device == torch.device(device.type):  # no device number was given
             device = torch.device(device.type, int(os.environ["LOCAL_RANK"]))
         torch.get_device_module(device).set_device(device)
-        backend = f"cpu:gloo,{device.type}:{backend}"  # small counts travel between the CPUs
+        backend = f"cpu:gloo,{device.type}:{backend}"  # small counts are sent between the CPUs
     dist.init_process_group(backend)
     try:
         yield device
@@ -52,14 +52,15 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """Which of them this one is; 0 writes the files and shows the progress."""
+    """The number of this process; process 0 writes the files and shows the progress."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def share(rows: Tensor) -> Tensor:
-    """This process's part of a batch: parts follow each other, and each begins at an even place.
+    """This process's part of a batch: the parts are consecutive, and each begins at an even index.
 
-    So a defense that treats every other image differently treats the same ones. A part may be empty, never the first.
+    A defense that treats every other image differently therefore treats the same images as in one process. A part can
+    be empty, except the first.
     """
     count, processes = len(rows), world_size()
     starts = [min(2 * -(-count * index // (2 * processes)), count) for index in range(processes + 1)]
@@ -67,7 +68,7 @@ def share(rows: Tensor) -> Tensor:
 
 
 def drawn(draw: Draw, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Random numbers, a row per image: those that one process would draw for the images of this one."""
+    """Random numbers, a row per image: the same rows that a single process would draw for these images."""
     if world_size() == 1:
         return draw(tuple(shape), generator=generator)
     counts = _counts(shape[0])
@@ -76,7 +77,7 @@ def drawn(draw: Draw, shape: Sequence[int], generator: torch.Generator) -> Tenso
 
 
 def row_before(values: Tensor) -> Tensor:
-    """For every image the row of the one before it in the whole batch; for the first image that of the last."""
+    """For every image, the row of the previous image in the whole batch; for the first image, the row of the last."""
     if world_size() == 1:
         return values.roll(1, 0)
     counts = _counts(len(values))
@@ -89,19 +90,19 @@ def row_before(values: Tensor) -> Tensor:
 
 
 def summed(values: Tensor) -> Tensor:
-    """The sum over all processes; a gradient flows back to what each of them put in, any number of times."""
+    """The sum over all processes; it is differentiable any number of times, with gradients for every process."""
     return values if world_size() == 1 else cast(Tensor, _Sum.apply(values))  # type: ignore[no-untyped-call]
 
 
 def from_first(values: Tensor) -> Tensor:
-    """What process 0 has; the others give a tensor of the same shape and type."""
+    """The tensor of process 0; the other processes pass a tensor of the same shape and type."""
     if world_size() > 1:
         dist.broadcast(values, src=0)
     return values
 
 
 def bytes_from_first(data: bytes | None) -> bytes | None:
-    """What process 0 read from a file; the others need not see that file."""
+    """The bytes that process 0 read from a file; the other processes do not need that file."""
     if world_size() == 1:
         return data
     size = int(from_first(torch.tensor(-1 if data is None else len(data))))
@@ -112,13 +113,13 @@ def bytes_from_first(data: bytes | None) -> bytes | None:
 
 
 def average_gradients(optimiser: torch.optim.Optimizer) -> None:
-    """Let the optimiser step along the mean of all processes' gradients, whoever calls its step."""
+    """Average the gradients over all processes before every step of the optimiser."""
     if world_size() > 1:
         optimiser.register_step_pre_hook(_average)
 
 
 def share_batch_norm(module: nn.Module) -> None:
-    """Let batch norm see the whole batch: its layers are replaced, weights and statistics stay the same tensors."""
+    """Replace batch norm layers by layers that use the whole batch; weights and statistics stay the same tensors."""
     for name, child in module.named_children():
         if isinstance(child, _BatchNorm):
             setattr(module, name, SharedBatchNorm(child))
@@ -127,7 +128,7 @@ def share_batch_norm(module: nn.Module) -> None:
 
 
 class SharedBatchNorm(_BatchNorm):
-    """Batch norm by the statistics of all processes' shares together, on any device and twice differentiable."""
+    """Batch norm with statistics over the shares of all processes; for any device, and twice differentiable."""
 
     def __init__(self, like: _BatchNorm) -> None:
         super().__init__(like.num_features, like.eps, like.momentum, like.affine, like.track_running_stats)
@@ -144,7 +145,7 @@ class SharedBatchNorm(_BatchNorm):
             return super().forward(input)
         axes = [axis for axis in range(input.ndim) if axis != 1]
         shape = [1, -1] + [1] * (input.ndim - 2)
-        # squares are taken about the running mean, which is near the mean: nothing cancels, and one sum is enough
+        # squares are centred at the running mean, which is near the mean: no cancellation, and one sum is enough
         about = input.new_zeros(self.num_features) if self.running_mean is None else self.running_mean
         away = input - about.view(shape)
         count = input.new_tensor([input.numel() // input.shape[1]])
@@ -187,7 +188,7 @@ class _Sum(torch.autograd.Function):
 
 
 def _counts(count: int) -> list[int]:
-    """How many images each process has."""
+    """The number of images of each process."""
     counts = torch.zeros(world_size(), dtype=torch.int64)
     counts[rank()] = count
     dist.all_reduce(counts)

@@ -1,4 +1,4 @@
-"""The training loop of every defense; killed at any moment, it resumes after the last completed epoch."""
+"""The training loop of every defense; a killed run resumes after the last completed epoch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from defenses.training.state import STATE_NAME, resume_state, save_state
 
 Watch = Literal["test", "validation"]
 WATCHED = 1000
-"""Images that are watched after each epoch, so that watching costs little."""
+"""Number of images for the accuracy of ``watch`` after each epoch; few, so that it costs little time."""
 
 
 def train(
@@ -46,11 +46,11 @@ def train(
     on_start: Callable[[int, int], None] = lambda done, epochs: None,
     watch: Watch | None = None,
 ) -> Path:
-    """Train an ensemble into the folder ``out`` and return its checkpoint; a finished one is returned as it is.
+    """Train an ensemble into the folder ``out`` and return its checkpoint; an existing checkpoint is not changed.
 
-    Processes that were joined (`defenses.training.distributed`) each take a share of every batch; the first one writes
-    the files and reports. ``on_start`` hears how many epochs are done already, and of how many. ``watch`` adds the
-    accuracy on a split to each row of the history; the weights do not depend on it.
+    With several processes (`defenses.training.distributed`), each takes a share of every batch; the first one writes
+    the files and reports. ``on_start`` receives the number of completed epochs and the number of all epochs. ``watch``
+    adds the accuracy on a split to each row of the history; the weights do not depend on it.
     """
     request.check(data.classes)
     asked = request.provenance(data)
@@ -64,7 +64,7 @@ def train(
     if request.recipe.precision == "bfloat16":
         require_bfloat16(torch.device(device))
     if rank() == 0:
-        writable_folder(out)  # only now: a request that is refused leaves no folder behind
+        writable_folder(out)  # after all checks, so that a refused request leaves no folder
     ensemble = ensemble.to(device)
     ensemble.members.to(memory_format=layout(ensemble))  # type: ignore[call-overload]
     if world_size() > 1:
@@ -76,12 +76,12 @@ def train(
         run.go(on_progress, on_epoch)
     if rank() == 0:
         run.finish(checkpoint)
-    from_first(torch.tensor(0))  # whoever returns finds the checkpoint
+    from_first(torch.tensor(0))  # all processes wait until the checkpoint is written
     return checkpoint
 
 
 class _Run:
-    """One training run: the ensemble, its optimiser and how far it is."""
+    """One training run: the ensemble, its optimiser and its progress."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class _Run:
 
     @property
     def from_checkpoint(self) -> bool:
-        """Whether training started from a trained ensemble."""
+        """True if training started from a trained ensemble."""
         return bool(self.asked.started_from)
 
     def go(self, on_progress: Callable[[Progress], None], on_epoch: Callable[[dict[str, Any]], None]) -> None:
@@ -131,21 +131,21 @@ class _Run:
         self._select()
 
     def finish(self, checkpoint: Path) -> None:
-        """Score the ensemble, write its checkpoint, and remove what only a resumed run needs."""
+        """Score the ensemble, write its checkpoint, and remove the files that only a resumed run needs."""
         self.ensemble.combination = self.defense.combine
         epoch = self.state.best["epoch"] if self.state.best else self.state.epoch
         save_checkpoint(checkpoint, self.ensemble, replace(self.asked, epoch=epoch, scores=self._scores()))
         (self.out / STATE_NAME).unlink(missing_ok=True)
-        for leftover in self.out.glob(".*.tmp"):  # of a process that was killed while it wrote
+        for leftover in self.out.glob(".*.tmp"):  # from a process that was killed while writing
             leftover.unlink(missing_ok=True)
 
     def _select(self) -> None:
-        """Put the weights of the best epoch in place, where the recipe selects one."""
+        """Load the weights of the best epoch, if the recipe selects one."""
         if self.state.best:
             self.ensemble.load_state_dict(self.state.best["weights"])
 
     def _next_member(self) -> None:
-        """Independent training: keep what was selected of the last member, and begin the next one afresh."""
+        """Independent training: keep the selected weights of the last member, and reset the optimiser for the next."""
         self._select()
         self.state.best = {}
         self.optimiser = new_optimiser(self.ensemble, self.recipe)
@@ -181,11 +181,11 @@ class _Run:
         return totals
 
     def _trained(self, run: int) -> Ensemble:
-        """What is trained now: the whole ensemble, or one member of it."""
+        """The part that this run trains: the whole ensemble, or one member."""
         return self.ensemble if self.runs == 1 else self.ensemble.member(run)
 
     def _finished(self, run: int) -> Ensemble | None:
-        """The members that were trained before the one of this run."""
+        """The members that earlier runs trained; None in the first run."""
         members = list(self.ensemble.members)[:run]
         return Ensemble(members, self.ensemble.mean, self.ensemble.std).eval() if members else None
 
@@ -234,14 +234,14 @@ class _Run:
         return row
 
     def _watched(self, run: int) -> float:
-        """Accuracy on the first images of the split that is watched; of the processes, the first one knows it."""
+        """Accuracy on the first images of the split ``watch``; only the first process computes it."""
         images = self.data.test if self.watch == "test" else self.data.validation
         assert images is not None
         shown = images.subset(slice(0, WATCHED))
         return float(score(self._trained(run), shown)["accuracy"]) if rank() == 0 else 0.0
 
     def _scores(self) -> dict[str, Any]:
-        """What the finished ensemble reaches on the test set."""
+        """The scores of the finished ensemble: test set, training time and training curve."""
         found = score(self.ensemble, self.data.test)
         return {f"test_{name}": value for name, value in found.items()} | {
             "train_seconds": round(sum(row["seconds"] for row in self.state.history), 1),
@@ -251,19 +251,19 @@ class _Run:
 
 
 def layout(ensemble: Ensemble) -> torch.memory_format:
-    """How images lie in memory: channels last is faster; a network from outside may ask for a view of all pixels."""
+    """The memory format of images: channels last is faster, but a network from outside may flatten images by a view."""
     ours = all(isinstance(member, ResidualNetwork) for member in ensemble.members)
     return torch.channels_last if ours else torch.contiguous_format
 
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Whatever a network draws by itself, such as dropout, depends on the seed and the epoch alone."""
+    """Seed the random numbers that a network draws itself, such as dropout; they depend on seed and epoch only."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def _epoch_seed(seed: int, epoch: int) -> int:
-    """Every epoch draws from its own generator, so that a resumed run sees the same batches."""
+    """The seed of an epoch; each epoch has its own, so that a resumed run gets the same batches."""
     return (seed * 1_000_003 + epoch) * 2_654_435_761 % 2**63

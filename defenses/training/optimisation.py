@@ -1,4 +1,4 @@
-"""The optimiser, and how fast weights and batch norm's averages change at each step."""
+"""The optimiser, and the learning rate and batch norm momentum of each step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from defenses.training.distributed import average_gradients
 from defenses.training.recipes import Recipe
 
 REMEMBERED = 0.1
-"""Share of the steps made so far that batch norm's running averages reach back over, at most. With the paper's momentum
-alone (0.01) a training of 190 steps ends with averages that are still 15 % what they began with. Weights are trained on
-the statistics of batches and do not depend on this, unless the defense looks at the averages (``batch_norm=running``)
-or the epoch to keep is chosen by them; after 1000 steps nothing does."""
+"""Batch norm's running averages cover at most this share of the steps so far. With the paper's momentum alone (0.01),
+the averages after 190 steps still contain 15 % of their initial values. The weights are trained with batch statistics
+and do not depend on this value, unless the defense uses the running averages (``batch_norm=running``) or they decide
+which epoch is kept. After 1000 steps, the value has no effect."""
 
 
 def new_optimiser(ensemble: Ensemble, recipe: Recipe) -> torch.optim.Optimizer:

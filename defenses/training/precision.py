@@ -1,4 +1,4 @@
-"""Whether this machine computes in bfloat16: some processors announce it and stop the program when it is used."""
+"""A test whether bfloat16 works on this machine: some processors report it, but crash the program when it is used."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ layer = torch.nn.Conv2d(16, 16, 3, padding=1)
 with torch.autocast("cpu", torch.bfloat16):
     layer(torch.randn(8, 16, 8, 8)).float().sum().backward()
 """
-"""Runs in a process of its own, since an illegal instruction cannot be caught."""
+"""Runs in a separate process, because an illegal instruction cannot be caught."""
 
 
 def require_bfloat16(device: torch.device, instead: str = "--precision float32") -> None:
-    """Refuse where a convolution in bfloat16, forwards and backwards, does not work; ``instead`` is the remedy."""
+    """Raise BadInput if a bfloat16 convolution, forward and backward, does not work; ``instead`` is the remedy."""
     if not (_works_on_cpu(PROBE) if device.type == "cpu" else _works_on(device)):
         raise BadInput(f"bfloat16 does not work on this {device.type}; use {instead}")
 
@@ -31,7 +31,7 @@ def _works_on_cpu(probe: str) -> bool:
 
 
 def _works_on(device: torch.device) -> bool:
-    """What the accelerator says of itself; one that says nothing is tried out."""
+    """True if the accelerator reports bfloat16; if it reports nothing, a convolution is tried."""
     says = getattr(torch.get_device_module(device), "is_bf16_supported", None)
     if says is not None:
         return bool(says())
@@ -39,6 +39,6 @@ def _works_on(device: torch.device) -> bool:
         layer = torch.nn.Conv2d(16, 16, 3, padding=1).to(device)
         with torch.autocast(device.type, torch.bfloat16):
             layer(torch.randn(8, 16, 8, 8).to(device)).float().sum().backward()
-    except Exception:  # whatever the plug-in of a device may raise
+    except Exception:  # the plug-in of a device can raise any error
         return False
     return True

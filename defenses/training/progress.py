@@ -1,4 +1,4 @@
-"""How far a training run is: sums over an epoch, and a report after each batch with the time left."""
+"""The progress of a training run: sums over an epoch, and a report after each batch with the time left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from defenses.training.distributed import rank, summed, world_size
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is, after each batch."""
+    """The progress of a run after a batch."""
 
     epoch: int
     epochs: int
@@ -49,7 +49,7 @@ class Totals:
         self.member_loss = self.member_loss + cross_entropy(logits, result.labels).sum(-1).cpu()
 
     def of_all_processes(self) -> Totals:
-        """The sums over the whole batches, of which this process saw its share."""
+        """The sums over all processes; each process has the sums of its share."""
         if world_size() == 1:
             return self
         loss = torch.as_tensor(self.member_loss).tolist()
@@ -82,11 +82,11 @@ class Reporter:
         self.seconds = self.done = 0.0
 
     def begin(self, epoch: int) -> None:
-        """An epoch begins, counted from 0."""
+        """Begin an epoch, counted from 0."""
         self.epoch, self.began = epoch, time.perf_counter()
 
     def batch(self, batch: int, totals: Totals) -> None:
-        """A batch is done, counted from 1; the first of several processes reports it."""
+        """Report a completed batch, counted from 1; only the first process reports."""
         if rank() > 0:
             return
         elapsed = time.perf_counter() - self.began
@@ -106,7 +106,7 @@ class Reporter:
         )
 
     def end(self) -> float:
-        """The epoch is done: the seconds it took."""
+        """End the epoch and return its seconds."""
         elapsed = time.perf_counter() - self.began
         self.seconds += elapsed
         self.done += self.costs[self.epoch]

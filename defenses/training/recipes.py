@@ -1,4 +1,4 @@
-"""Recipes: everything about a training run but the defense, the data and the seed."""
+"""Recipes: the settings of a training run, without the defense, the data and the seed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Strategy = Literal["simultaneous", "independent", "sequential"]
 Selection = Literal["last", "validation", "test-accuracy"]
 Precision = Literal["float32", "bfloat16"]
 Look = Literal["tiny", "grey", "colour"]
-"""What kind of images a recipe is for: 8×8 digits, MNIST and its kin, CIFAR and its kin."""
+"""The kind of images of a recipe: 8×8 digits, images like MNIST, images like CIFAR."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an ensemble is trained. Loaded checkpoints carry it, so every number can be traced to it."""
+    """The settings of a training. Checkpoints store them, so that every number can be traced to its recipe."""
 
     name: str
     epochs: int
@@ -37,27 +37,27 @@ class Recipe:
     weight_decay: float = 0.0
     """L2 on convolution kernels, added to their gradient (2λ for Keras' λ·‖w‖²)."""
     shift: float = 0.1
-    """Random translation, up to this fraction of the side, the edge repeated."""
+    """Random translation by up to this fraction of the side; the edge is repeated."""
     subpixel_shift: bool = False
     """Translate by any distance with bilinear interpolation, as Keras does, instead of whole pixels."""
     flip: bool = False
     """Mirror half of the images."""
     resolutions: tuple[float, ...] = (1.0,)
-    """Scale of the images over training, in equal shares of the epochs; few epochs leave out the first ones."""
+    """Image scales over training, in equal shares of the epochs; with few epochs, the first scales are left out."""
     strategy: Strategy = "simultaneous"
-    """Section 3.1: all members on each batch; one after the other; or with one member's graph in memory."""
+    """Section 3.1: train all members on each batch, one after the other, or with one member's graph in memory."""
     freeze_patience: int = 0
-    """Algorithm 1: stop updating a member that has not improved for so many epochs; 0 never does."""
+    """Algorithm 1: freeze a member that has not improved for this number of epochs; 0 never freezes."""
     freeze_tolerance: float = 0.01
-    """Relative fall of a member's epoch cross-entropy that counts as improvement."""
+    """Relative decrease below a member's lowest epoch cross-entropy that counts as an improvement."""
     select: Selection = "last"
-    """Which epoch's weights are kept; ``test-accuracy`` is what the authors did, and leaks the test set."""
+    """The epoch whose weights are kept; the authors used ``test-accuracy``, which leaks the test set."""
     validation: int = 0
-    """Images held out of the training set, seeded."""
+    """Number of images held out of the training set, drawn by the seed."""
     train_images: int = 0
-    """Train on the first so many images only; 0 takes all."""
+    """Number of training images, taken from the start of the training set; 0 takes all."""
     precision: Precision = "float32"
-    """What the members compute in while they are trained; weights, objective and optimiser stay float32."""
+    """Precision of the members' computations in training; weights, objective and optimiser stay float32."""
 
     def __post_init__(self) -> None:
         for name, low in (
@@ -85,7 +85,7 @@ class Recipe:
             raise BadInput("select=validation needs images held out of the training set; give --validation N")
 
     def learning_rate_at(self, epoch: int, progress: float) -> float:
-        """Learning rate in ``epoch`` (from 0), ``progress`` being the share of all steps already made."""
+        """Learning rate in ``epoch`` (from 0); ``progress`` is the completed share of all steps."""
         if self.schedule == "steps":
             return self.learning_rate * 0.1 ** sum(epoch >= milestone for milestone in self.milestones)
         warm_up = 0.25
@@ -94,12 +94,12 @@ class Recipe:
         return self.learning_rate * max((1 - progress) / (1 - warm_up), 0.0)
 
     def scale_at(self, epoch: int) -> float:
-        """Image scale in ``epoch`` (from 0); counted from the end, so that the last epoch has the last one."""
+        """Image scale in ``epoch`` (from 0); the last epoch always has the last scale."""
         left = self.epochs - 1 - epoch
         return self.resolutions[-1 - left * len(self.resolutions) // self.epochs]
 
     def batch_count(self, images: int) -> int:
-        """Batches per epoch; a last batch of one image is left out, batch norm needs two."""
+        """Batches per epoch; a last batch of one image is left out, because batch norm needs two."""
         full, rest = divmod(images, self.batch_size)
         return max(full + (rest > 1), 1)
 
@@ -109,7 +109,7 @@ class Recipe:
 
 
 OLDER_RECIPES = {"precision": "float32", "optimiser": "adam"}
-"""What recipes did not say before they had a setting for it."""
+"""Values of settings that recipes of older versions did not store."""
 
 
 def paper(look: Look) -> Recipe:
@@ -129,7 +129,7 @@ def paper(look: Look) -> Recipe:
 
 
 def fast(look: Look) -> Recipe:
-    """Few epochs for a CPU: one-cycle learning rate, and small images first where they are large enough."""
+    """Few epochs for a CPU: a one-cycle learning rate, and downscaled images first, except for tiny images."""
     if look == "tiny":
         return Recipe("fast", epochs=12, batch_size=64, learning_rate=1e-2, schedule="one-cycle", shift=0.0)
     if look == "colour":
@@ -156,9 +156,9 @@ def fast(look: Look) -> Recipe:
 
 
 def reference(look: Look) -> Recipe:
-    """The ensembles that come with the project: whole images from the first epoch, long enough for 92 % on CIFAR-10.
+    """The recipe of the project's own ensembles: full-size images from the first epoch, 92 % accuracy on CIFAR-10.
 
-    The small images of `fast` train a network that FGSM breaks more often than the paper's (docs/training.md).
+    FGSM fools a network trained by `fast`, with downscaled images, more often than the paper's (docs/training.md).
     """
     return dataclasses.replace(
         fast(look),
@@ -180,13 +180,13 @@ def find_recipe(name: str, look: Look, **changes: Any) -> Recipe:
 
 
 ENOUGH_STEPS = 1000
-"""Updates of the weights that a training on a user's images makes at least; docs/training.md has the measurement."""
+"""Fewest weight updates of a training on a user's dataset; docs/training.md has the measurement."""
 
 
 def own_recipe(name: str, look: Look, images: int, **changes: Any) -> Recipe:
-    """A named recipe for a dataset of the user's: enough epochs for its size, whole images, and no mirrored ones.
+    """A named recipe for a user's dataset: enough epochs for its size, full-size images, and no mirrored images.
 
-    A mirrored image may have another class, and small images may not show one.
+    A mirrored image may belong to another class, and a downscaled image may not show its class.
     """
     chosen = find_recipe(name, look, flip=False, resolutions=(1.0,))
     given = {key: value for key, value in changes.items() if value is not None}

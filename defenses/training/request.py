@@ -1,4 +1,4 @@
-"""What a training run is asked for: refused when it cannot be trained, or when a folder holds another request."""
+"""Training requests: refused if the ensemble cannot be trained, or if the folder holds another request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from defenses.training.recipes import OLDER_RECIPES, Recipe
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """Everything that decides the trained weights, beside the data."""
+    """Everything that decides the trained weights, except the data."""
 
     named: NamedDefense
     network: str
@@ -29,12 +29,12 @@ class TrainingRequest:
     recipe: Recipe
     seed: int = 0
     start_from: Path | None = None
-    """A checkpoint whose weights training starts from, or the folder that holds one."""
+    """The checkpoint, or its folder, whose weights are the start of training."""
     accept_changed: bool = False
-    """Go on with what another version of the defense's file trained."""
+    """Resume a training that used another version of the defense's file."""
 
     def check(self, classes: int) -> None:
-        """Raise BadInput when the defense cannot train such an ensemble, or not by this recipe."""
+        """Raise BadInput if the defense cannot train this ensemble, or not with this recipe."""
         self.named.defense.check(self.members, classes)
         label, recipe = self.named.label, self.recipe
         if recipe.strategy == "independent" and not self.named.defense.separable:
@@ -71,9 +71,10 @@ class TrainingRequest:
         )
 
     def continued(self, asked: Provenance, found: dict[str, Any], path: Path) -> Provenance:
-        """The origin of what is made of this request and of what a folder holds; refuses to mix two requests.
+        """The origin of a run that continues from the folder's content; BadInput if that belongs to another request.
 
-        What two versions of a file trained has a digest of both, so that it is never taken for the work of one.
+        If two versions of the defense's file trained the ensemble, its ``defense_digest`` is a digest of both, so that
+        it matches neither version.
         """
         before = str(found.get("defense_digest"))
         same = self.named.is_of(before)
@@ -93,12 +94,12 @@ class TrainingRequest:
         ensemble = load_checkpoint(
             self.start_from, network_file=network, network=network, members=self.members, dataset=data.name
         )
-        ensemble.combination = USUAL  # a matter of evaluation; the new ensemble is told its own
+        ensemble.combination = USUAL  # the rule matters in evaluation only; the new ensemble gets its own
         return ensemble
 
 
 def require_same(asked: Provenance, found: dict[str, Any], path: Path) -> None:
-    """Refuse to mix two different requests in one folder."""
+    """Raise BadInput if the folder holds another request."""
     result_fields = {"scores", "versions", "weights_sha256", "epoch", "format", "written", "recognised", "combine"}
     for name, value in json.loads(json.dumps(asdict(asked))).items():
         there = json.loads(json.dumps(found.get(name, "" if name == "network_digest" else None)))

@@ -1,4 +1,4 @@
-"""How accurate and how diverse an ensemble is on a set of images."""
+"""The accuracy and the diversity of an ensemble on a set of images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from defenses.members.images import LabelledImages
 def score(ensemble: Ensemble, data: LabelledImages) -> dict[str, Any]:
     """Accuracy of the ensemble and of each member, and the median log ensemble diversity (true label removed).
 
-    A randomised ensemble has the accuracy that is expected of its draws.
+    The accuracy of a randomised ensemble is the expectation over its draws.
     """
     logits = predict_logits(ensemble, data)
     if isinstance(ensemble.combination, Random):

@@ -19,8 +19,8 @@ def sequential_step(
 ) -> Result:
     """The update of `Defense.step`, one member after the other.
 
-    The loss depends on the members through their logits alone, so its gradient with respect to the logits
-    is computed first, from a pass without graphs, and then sent through one member after the other.
+    The loss depends on the members through their logits alone. Its gradient with respect to the logits is
+    computed first, from a pass without graphs, and then propagated back through one member after the other.
     """
     images, labels = defense.batch(ensemble, images, labels, generator)
     with torch.no_grad(), batch_norm_mode(ensemble, "as set"):

@@ -1,4 +1,4 @@
-"""What a training run resumes from: its state after the last completed epoch, saved whole or not at all."""
+"""The state of a training run after the last completed epoch, saved atomically; a run resumes from it."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ HISTORY_NAME = "history.csv"
 
 @dataclass
 class TrainingState:
-    """How far a run is, beside the weights and the optimiser."""
+    """The progress of a run, without the weights and the optimiser."""
 
     stalled: list[int]
     """For each member, the epochs since its cross-entropy last improved."""
     lowest: list[float]
-    """For each member, its lowest cross-entropy of an epoch."""
+    """For each member, the lowest cross-entropy of all epochs."""
     frozen: list[int] = field(default_factory=list)
-    """Members that are not trained any more."""
+    """Members that are no longer trained."""
     epoch: int = 0
-    """Epochs that are completed."""
+    """Number of completed epochs."""
     history: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Any] = field(default_factory=dict)
-    """Accuracy, epoch and weights of the best epoch, where the recipe selects one."""
+    """Accuracy, epoch and weights of the best epoch, if the recipe selects one."""
 
     @classmethod
     def at_start(cls, members: int) -> TrainingState:
@@ -55,7 +55,7 @@ class TrainingState:
                 self.frozen.append(member)
 
     def keep_best(self, accuracy: float, ensemble: Ensemble) -> None:
-        """Remember the weights of this epoch if none before it was as accurate."""
+        """Keep the weights of this epoch if it is more accurate than all earlier epochs."""
         if not self.best or accuracy > self.best["accuracy"]:
             weights = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
             self.best = {"accuracy": accuracy, "epoch": self.epoch, "weights": weights}
@@ -92,9 +92,9 @@ def write_history(out: Path, history: list[dict[str, Any]]) -> None:
 def resume_state(
     out: Path, request: TrainingRequest, asked: Provenance, ensemble: Ensemble, optimiser: torch.optim.Optimizer
 ) -> tuple[TrainingState, Provenance]:
-    """The state of the same request in the folder, its weights put in place; without one, the state at the start.
+    """Load the state of the same request from the folder, with weights and optimiser; else the state at the start.
 
-    With it comes the origin that the checkpoint will have.
+    Returns the state, and the origin that the checkpoint will have.
     """
     path = out / STATE_NAME
     try:
@@ -119,5 +119,5 @@ def resume_state(
         reason = str(error).partition("\n")[0]
         raise BadInput(f"{path} is damaged ({reason}); delete it to start training again") from error
     if rank() == 0:
-        write_history(out, state.history)  # a kill between the two files leaves it an epoch behind
+        write_history(out, state.history)  # a kill between the two writes leaves the history an epoch behind
     return state, asked

@@ -66,13 +66,13 @@ def _draw(curve: Curve) -> Figure:
 
 
 def _short(strength: float) -> str:
-    """A strength as a spec has it, such as 8/255; a long decimal is cut."""
+    """A strength as in a spec, such as 8/255; a long decimal is rounded."""
     text = specs.value_text(float(strength))
     return text if len(text) <= 6 else f"{strength:.3g}"
 
 
 def _where_it_changes(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows up to the strength from which on no curve changes any more, and one beyond it."""
+    """The rows up to the strength after which no curve changes, and one strength more."""
     wide = rows.pivot_table(index="strength", columns="defense", values="accuracy").sort_index()
     changing = np.flatnonzero((wide != wide.iloc[-1]).any(axis=1))
     last = max(int(changing[-1]) + 2 if len(changing) else 0, FEWEST - 1)

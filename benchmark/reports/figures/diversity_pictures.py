@@ -39,18 +39,18 @@ from benchmark.reports.figures.drawing import (
 )
 
 STEP, LINE = 1.1, 1.24
-"""From one panel of bars to the next, in panels, and from one line to the next, where a bar of 1 is 1 high."""
+"""Distance from one panel of bars to the next, in panel widths; distance between lines, in heights of a bar of 1."""
 MOST_NAMED = 10
-"""Classes that have room for their names, and colours of their own."""
+"""Most classes that have room for their names and have distinct colours."""
 MIDDLE = 0.6
-"""Where the middle of a class's bars is, in classes."""
+"""Position of the middle of a class's bars, in class widths."""
 
 Points = NDArray[np.float64]
 Found = list[tuple[Cell, pd.DataFrame]]
 
 
 def diversity_figures(results: Results) -> list[Figure]:
-    """The three pictures of every dataset and seed, as far as there are images for them."""
+    """The three pictures of every dataset and seed, if there are images for them."""
     groups: dict[tuple[str, int], list[tuple[Cell, pd.DataFrame]]] = {}
     for cell in results.of(Diversity):
         groups.setdefault((cell.images.dataset, cell.conditions.seed), []).append((cell, results.records[cell]))
@@ -234,7 +234,7 @@ def _draw_planes(defenses: list[str], planes: dict[tuple[int, int], pd.DataFrame
         x = np.concatenate([k + 0.95 * _spread(plane["x"]) for (_, k), plane in planes.items()])
         y = np.concatenate([line + 0.95 * (1 - _spread(plane["y"])) for (line, _), plane in planes.items()])
         colours = np.concatenate([plane["label"] for plane in planes.values()]) % 10
-        for colour in range(10):  # a marker for all points of a colour takes a third of what scatter does
+        for colour in range(10):  # one marker plot per colour takes a third of the time of scatter
             here = colours == colour
             axis.plot(x[here], y[here], "o", color=f"C{colour}", ms=1.6, mew=0, label=legend.get(colour, "_"))
         if legend:
@@ -243,6 +243,6 @@ def _draw_planes(defenses: list[str], planes: dict[tuple[int, int], pd.DataFrame
 
 
 def _spread(values: pd.Series[float]) -> Points:
-    """Between 0 and 1, with a margin."""
+    """The values scaled to [0, 1], with a margin."""
     low, high = values.min(), values.max()
     return np.asarray(0.05 + 0.9 * (values - low) / max(high - low, 1e-12))

@@ -1,4 +1,4 @@
-"""How figures look and are kept: one style, widths of a paper's columns, files that are always the same bytes."""
+"""The style and the files of figures: one style, widths of a paper's columns, and reproducible bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from defenses.errors import BadInput
 from defenses.files import write_text, write_with
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
-"""Okabe and Ito's palette: told apart by colour-blind readers; line styles tell them apart in grey."""
+"""Okabe and Ito's palette, which colour-blind readers can distinguish; in grey, line styles distinguish the curves."""
 STYLES = ("-", "--", "-.", ":")
 COLUMN, WIDTH = 3.25, 6.75
 """Widths of one column and of both columns of a paper, in inches."""
@@ -36,7 +36,7 @@ DPI = 200
 SMALL = 7
 """Size of tick labels and legends, in points."""
 NARROWEST = 2.0
-"""Inches that panels keep however long the labels beside them are."""
+"""Smallest width of the panels in inches, for labels of any length."""
 Places = Sequence[tuple[float, float]]
 
 _RC: dict[str, Any] = {
@@ -53,12 +53,12 @@ _RC: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
     "lines.linewidth": 1.2,
-    "text.parse_math": False,  # a dollar in a name is a dollar
+    "text.parse_math": False,  # a dollar sign in a name is not math
     "figure.dpi": 100,
     "savefig.dpi": DPI,
     "svg.hashsalt": "adp-benchmark",
     "svg.fonttype": "path",
-    "pdf.fonttype": 42,  # letters stay letters: publishers refuse Type 3 fonts
+    "pdf.fonttype": 42,  # TrueType fonts: publishers refuse Type 3 fonts
 }
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -66,26 +66,27 @@ KINDS: dict[str, dict[str, Any]] = {
     "png": {"metadata": {"Software": None}, "pil_kwargs": {"compress_level": 2}},
     "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
 }
-"""How a figure is written: nothing depends on when or where; a PNG takes a third of the time, and little more room."""
+"""The options for writing a figure: files do not depend on time or machine; a PNG is written in a third of the time and
+is a little larger."""
 ALWAYS = ("svg", "png")
-"""What every figure is written as; the others on request."""
+"""The formats of every figure; the others are written on request."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawn figure, what it shows in words, and the numbers it was drawn from."""
+    """A drawn figure, its description in words, and its data."""
 
     name: str
     title: str
     words: str
-    """What a reader who cannot see the figure should know."""
+    """The description for a reader who cannot see the figure."""
     canvas: Canvas
     data: pd.DataFrame
     narrow: Canvas | None = None
-    """The same for a phone, where there is such a drawing; only the page has it."""
+    """The drawing for a phone, if there is one; only the page uses it."""
 
     def narrow_svg(self) -> bytes:
-        """The drawing for a phone; empty where there is none."""
+        """The drawing for a phone; empty if there is none."""
         if self.narrow is None:
             return b""
         with style(), BytesIO() as stream:
@@ -95,7 +96,7 @@ class Figure:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw inside this; what a reader's own matplotlibrc says does not count."""
+    """Set the style of figures inside; the user's own matplotlibrc is ignored."""
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from font")  # the figure shows a box there
         mpl.rcdefaults()
@@ -104,12 +105,12 @@ def style() -> Iterator[None]:
 
 
 def canvas(height: float, width: float = WIDTH) -> Canvas:
-    """An empty figure that never goes through pyplot's global state."""
+    """An empty figure that does not use pyplot's global state."""
     return Canvas(figsize=(width, height))
 
 
 def margins(figure: Canvas, *, left: float, right: float = 0.07, top: float = 0.07, bottom: float = 0.42) -> None:
-    """Set the margins around the panels, in inches; a figure whose labels leave too little between them grows.
+    """Set the margins around the panels, in inches; the figure is widened if they leave too little room for the panels.
 
     A layout engine would find the margins itself, but it draws the figure several times to do so.
     """
@@ -122,9 +123,9 @@ def margins(figure: Canvas, *, left: float, right: float = 0.07, top: float = 0.
 def sheet(
     height: float, width: float = WIDTH, *, left: float = 0.0, top: float = 0.0, unit: tuple[float, float]
 ) -> tuple[Canvas, Axes]:
-    """A figure with one invisible axes all over it. Many small panels share it: an axes for each is slow to draw.
+    """A figure with one invisible axes over the whole area, shared by many small panels: one axes per panel is slow.
 
-    Where the origin is, from the left and the top, and how large a unit is are given in inches; y grows downwards.
+    ``left`` and ``top`` (the origin) and ``unit`` (the size of a unit) are in inches; y grows downwards.
     """
     wide, tall = unit
     x, y = (-left / wide, (width - left) / wide), ((height - top) / tall, -top / tall)
@@ -162,7 +163,7 @@ def legend_width(labels: Iterable[str]) -> float:
 
 
 def legend_columns(labels: Sequence[str], most: int = 4, width: float = WIDTH) -> int:
-    """How many columns of a legend fit into the width of a figure."""
+    """The number of legend columns that fit into the width of a figure."""
     for columns in range(min(len(labels), most), 1, -1):
         parts = np.array_split(np.array(labels, dtype=object), columns)  # as matplotlib fills the columns
         if sum(legend_width(part) + 0.07 for part in parts) < width:
@@ -171,7 +172,7 @@ def legend_columns(labels: Sequence[str], most: int = 4, width: float = WIDTH) -
 
 
 def column_figure(high: float, labels: Sequence[str], *, left: float = 0.5) -> tuple[Canvas, Axes]:
-    """A panel so high in one column of a paper, with room below it for the x label and for `legend_below`."""
+    """A panel of height ``high`` in one column of a paper, with room below for the x label and for `legend_below`."""
     columns = legend_columns(labels, 3, COLUMN)
     width = max(COLUMN, legend_width(labels) + 0.1 if columns == 1 else COLUMN)
     bottom = 0.42 + legend_height(-(-len(labels) // columns))
@@ -186,17 +187,17 @@ def legend_below(figure: Canvas, labels: Sequence[str]) -> None:
 
 
 def legend_height(lines: int) -> float:
-    """Height of a legend with so many lines, in inches."""
+    """Height of a legend with this number of lines, in inches."""
     return 0.155 * lines + 0.1
 
 
 def look(position: int) -> dict[str, Any]:
-    """Colour and line style of the n-th of several things."""
+    """Colour and line style of the curve with this number."""
     return {"color": COLOURS[position % len(COLOURS)], "linestyle": STYLES[position % len(STYLES)]}
 
 
 def check_kind(kind: str) -> str:
-    """A kind of file that figures are written as on request."""
+    """Check a file format that figures are written in on request."""
     more = [name for name in KINDS if name not in ALWAYS]
     if kind and kind not in more:
         raise BadInput(f"figures are {kind!r}; beside SVG and PNG, they can be {' or '.join(more)}")
@@ -206,10 +207,10 @@ def check_kind(kind: str) -> str:
 def keep(
     folder: Path, figures: Sequence[Figure], say: Callable[[str], None] = lambda words: None, also: str = ""
 ) -> None:
-    """Write every figure as SVG and PNG, and as ``also``, with its CSV; nothing in the files depends on when or where.
+    """Write every figure as SVG and PNG, and as ``also``, with its CSV; the files do not depend on time or machine.
 
-    Figures of an earlier report that this one does not have are removed: they show what is no longer in the tables.
-    A PDF that is there already is written again.
+    Figures of an earlier report that are not in this one are removed, because they do not match the tables. An existing
+    PDF is written again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*.svg"):
@@ -234,7 +235,7 @@ def keep(
 
 
 def seed_mark(seed: int) -> str:
-    """What tells figures of several seeds apart; the first one needs no mark."""
+    """The part of a figure's name that identifies its seed; empty for seed 0."""
     return f"seed{seed}" if seed else ""
 
 
@@ -245,7 +246,7 @@ def slug(*words: str) -> str:
 
 
 def distinct(figures: Iterable[Figure]) -> list[Figure]:
-    """The figures with a name each: `slug` makes one name of a|b and a/b, and some file systems of A and a."""
+    """The figures with distinct names: `slug` gives a|b and a/b one name, and some file systems ignore case."""
     found: dict[str, Figure] = {}
     for figure in figures:
         name, number = figure.name, 2

@@ -1,4 +1,4 @@
-"""How far the tiers lie apart, on the same images: a figure per bound with a worst case."""
+"""The gap between the tiers, on the same images: a figure per bound with a worst case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIERS = ("clean", "paper", "strict", "strong")
 
 
 def gap_figures(table: pd.DataFrame) -> list[Figure]:
-    """A figure per dataset and eps: what each tier leaves of every defense."""
+    """A figure per dataset and eps: the accuracy of every defense in each tier."""
     if table.empty:
         return []
     return [_gap(part) for _, part in table.groupby(["dataset", "norm", "eps"], sort=False)]
@@ -48,7 +48,7 @@ def _gap(rows: pd.DataFrame) -> Figure:
 
 
 def _bars(rows: pd.DataFrame) -> dict[str, Bar]:
-    """The tiers of one defense: with its interval for one seed, with the standard deviation for several."""
+    """The bars of one defense, one per tier: with the interval for one seed, the standard deviation for several."""
     bars = {}
     for tier in TIERS:
         found = rows[rows[tier].notna()]
@@ -67,7 +67,7 @@ def _images(rows: pd.DataFrame) -> str:
 
 
 def _widest(bars: dict[str, dict[str, Bar]], before: str) -> str:
-    """Where the strong tier takes most from the tier before."""
+    """The defense whose accuracy falls most from the tier ``before`` to tier strong, in words."""
     falls = {
         name: found[before].accuracy - found["strong"].accuracy
         for name, found in bars.items()

@@ -25,7 +25,7 @@ ROUND = 5.0
 
 @dataclass(frozen=True)
 class _Scale:
-    """Which colour a value has: the scale spans the values off the diagonal, so that their differences are seen."""
+    """The colour scale of the values: it spans the off-diagonal values, so that their differences are visible."""
 
     low: float
     high: float
@@ -35,7 +35,7 @@ class _Scale:
         return {"cmap": "cividis", "vmin": self.low, "vmax": self.high}
 
     def ink(self, value: float) -> str:
-        """The colour of a number on it."""
+        """The text colour of a value on its own background."""
         return "white" if value < self.low + 0.58 * (self.high - self.low) else "black"
 
 
@@ -88,7 +88,7 @@ def _draw(grids: dict[str, pd.DataFrame], what: str, scale: _Scale) -> Canvas:
     """Heatmaps on one sheet, in units of a cell; the first has its first cell around the origin."""
     high, wide = (max(grid.shape[axis] for grid in grids.values()) for axis in (0, 1))
     named = 0.12 + text_width(map(_short, (source for grid in grids.values() for source in grid.index)))
-    alike = len({tuple(grid.index) for grid in grids.values()}) == 1  # then the first column has the names for all
+    alike = len({tuple(grid.index) for grid in grids.values()}) == 1  # then only the first heatmap needs names
     gap = 0.12 if alike else named
     left, right, least = named + 0.18, 0.75, max(text_width(map(escaping.figure, grids), 8), 0.29 * wide)
     columns = max(1, min(len(grids), 4, int((WIDTH - left - right + gap) / (least + gap))))

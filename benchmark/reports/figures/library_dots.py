@@ -24,7 +24,7 @@ from benchmark.reports.figures.drawing import (
 
 
 class _Between(LogFormatter):
-    """Numbers between powers of ten, where there are few of these; matplotlib's own are formulas."""
+    """Plain tick labels, also between powers of ten if these are few; matplotlib's own labels are formulas."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return f"{x:g}" if super().__call__(x, pos) else ""
@@ -84,5 +84,5 @@ def _figure(rows: pd.DataFrame) -> Figure:
 
 
 def _below(parameters: str) -> str:
-    """Parameters of an attack on a line of their own."""
+    """The parameters of an attack, on a separate line."""
     return f"\n{escaping.figure(naming.settings(parameters))}" if parameters else ""

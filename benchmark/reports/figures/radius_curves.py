@@ -60,6 +60,6 @@ def _words(curve: RadiusCurve, rows: pd.DataFrame) -> str:
 
 
 def _with_points(curve: RadiusCurve, rows: pd.DataFrame) -> pd.DataFrame:
-    """The numbers of the curve, then those of the crosses with the attack behind each."""
+    """The numbers of the curve, then the numbers of the crosses with their attacks."""
     columns = ["attack", "defense", "seed", "radius", "accuracy", "ci_low", "ci_high", "images", "failed"]
     return pd.concat([rows, curve.points])[columns] if len(curve.points) else rows[columns]

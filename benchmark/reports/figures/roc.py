@@ -30,7 +30,7 @@ from benchmark.reports.figures.drawing import (
 RATES = {0.0: "0", 0.5: ".5", 1.0: "1"}
 """Ticks of both axes of a ROC curve."""
 ACROSS = 3
-"""Panels side by side; the place after the last is the legend's."""
+"""Panels side by side; the legend has the place after the last panel."""
 
 
 def detection_figures(results: Results, table: pd.DataFrame) -> list[Figure]:
@@ -74,7 +74,7 @@ def _area(areas: pd.DataFrame, score: str, attack: str, parameters: str) -> floa
 
 
 def _draw(labels: list[str], curves: list[pd.DataFrame], areas: list[list[float]]) -> Canvas:
-    """Panels on one sheet, where a rate of 1 is a unit; the curves come by score, then by attack."""
+    """Draw the panels on one sheet, in units of a rate of 1; curves are ordered by score, then by attack."""
     labels = [escaping.figure(label) for label in labels]
     left, edge, head, foot = 0.52, 0.05, 0.3, 0.5
     unit = 1.42
@@ -112,7 +112,7 @@ def _draw(labels: list[str], curves: list[pd.DataFrame], areas: list[list[float]
 
 
 def _areas(axis: Axes, right: float, bottom: float, areas: list[float], line: float) -> None:
-    """The AUCs of a panel beside a piece of their curves, one below the other, in its lower right corner."""
+    """Write the AUCs of a panel in its lower right corner, one below the other, each beside a sample of its line."""
     high = (len(areas) + 1) * line
     box = Rectangle((right - 0.32, bottom - high), 0.33, high, fc="white", ec="none", alpha=0.8, zorder=2.5)
     axis.add_patch(box)

@@ -48,7 +48,7 @@ Line = dict[int, Tile]
 
 @dataclass(frozen=True)
 class _Look:
-    """A clean image, its adversarial one, and the predictions of the ensemble and its members for that."""
+    """A clean image, its adversarial image, and the predictions of the ensemble and its members for the latter."""
 
     image: int
     label: int
@@ -67,12 +67,12 @@ class _Look:
 
     @property
     def difference(self) -> Picture:
-        """Amplified to full range; grey is no difference."""
+        """The perturbation, amplified to the full range; grey means no difference."""
         return np.asarray(0.5 + (self.adversarial - self.clean) / max(2 * self.largest, 1e-12))
 
 
 def strip_figures(results: Results) -> list[Figure]:
-    """A figure per dataset and defense, of tier strict: a line per attack; none where no pictures were kept."""
+    """A figure per dataset and defense of tier strict, a line per attack; none if no images are stored."""
     figures = []
     wanted = [cell for cell in results.of(WhiteBox) if cell.task.tier == "strict"]
     for dataset, defense in dict.fromkeys((cell.images.dataset, cell.ensemble.defense) for cell in wanted):
@@ -191,7 +191,7 @@ def _draw(names: list[str], lines: list[Line]) -> Canvas:
 
 
 def _thumbnail(picture: Picture) -> Thumbnail:
-    """Enlarge by a whole number, or leave out pixels of a large image."""
+    """An image enlarged by a whole factor, or a large image with pixels left out."""
     every = -(-max(picture.shape[1:]) // SIDE)
     picture = picture[:, ::every, ::every]
     times = SIDE // max(picture.shape[1:])

@@ -1,4 +1,4 @@
-"""Accuracy by tier, as bars with intervals: one picture of what stronger attacks leave of every defense."""
+"""Accuracy by tier, as bars with intervals: the effect of stronger attacks on every defense."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SHADES = {
     "strong": "#1f3d63",
     "black-box": "#c9a36a",
 }
-"""Darker is the stronger attack."""
+"""Colours of the tiers; a darker blue is a stronger attack."""
 PUBLISHED = "published"
 
 
 @dataclass(frozen=True)
 class Bar:
-    """An accuracy with its interval, in percent; no interval where the two ends are the accuracy."""
+    """An accuracy with its interval, in percent; both ends equal the accuracy if there is no interval."""
 
     accuracy: float
     low: float
@@ -48,7 +48,7 @@ def tier_bars(
 ) -> Canvas:
     """A group of bars per defense, a bar per tier; a mark for the published number beside tier paper.
 
-    ``labels`` are the tiers' names in the legend. A narrow figure is for a phone: names stand above their bars.
+    ``labels`` are the tiers' names in the legend. A narrow figure is for a phone: names are above their bars.
     """
     tiers = [tier for tier in SHADES if any(tier in found for found in bars.values())]
     tiers += sorted({tier for found in bars.values() for tier in found} - set(SHADES))

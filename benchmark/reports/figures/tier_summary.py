@@ -1,4 +1,4 @@
-"""Accuracy by tier, for datasets without a worst case: what all attacks of one bound leave, tier by tier."""
+"""Accuracy by tier, for datasets without a worst case: the accuracy under all attacks of one bound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from defenses import specs
 
 
 def tier_figures(layout: Layout) -> list[Figure]:
-    """A figure per dataset; one with a worst case has `gap_figures`."""
+    """A figure per dataset; a dataset with a worst case has `gap_figures` instead."""
     strong = {cell.images.dataset for cell in layout.cells if isinstance(cell.task, WorstCase)}
     figures = [_tiers(layout, dataset) for dataset in layout.datasets if dataset not in strong]
     return [figure for figure in figures if figure]

@@ -1,4 +1,4 @@
-"""report.html: one page that holds a whole run and needs no network, no mouse and no good eyes to be read."""
+"""report.html: a whole run on one page that works offline, by keyboard and with a screen reader."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ KINDS = {
 }
 """Headings of the figures, by the first word of their names."""
 PER_INCH, WIDEST = 158, 1080
-"""Pixels of the page for an inch of a figure, and for the widest figure."""
+"""Pixels on the page per inch of a figure, and of the widest figure."""
 HALF = 580
 """Pixels of half the page."""
 
 
 class Shown(NamedTuple):
-    """What the page shows."""
+    """The content of the page."""
 
     layout: Layout
     comparison: Comparison | None
@@ -56,7 +56,7 @@ class Shown(NamedTuple):
 
 
 def write_page(folder: Path, shown: Shown) -> None:
-    """Write report.html; the figures are kept in its folder already."""
+    """Write report.html; the figures must already be in its folder."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parents[1] / "templates"),
         autoescape=True,
@@ -70,7 +70,7 @@ def write_page(folder: Path, shown: Shown) -> None:
 
 
 def _digest(script: str) -> str:
-    """The hash by which a page allows its own script and no other."""
+    """The hash in the content security policy that allows only the page's own script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 

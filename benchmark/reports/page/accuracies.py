@@ -25,7 +25,7 @@ from benchmark.reports.page.widgets import (
 )
 
 MOST_COLUMNS = 5
-"""Defenses that fit side by side; more of them stand one below the other."""
+"""Most defenses side by side; more defenses are placed one below the other."""
 
 
 def glance(layout: Layout, dataset: str) -> Table | None:
@@ -55,7 +55,7 @@ def _glance_note(found: Survival | None) -> str:
 
 
 def worst_of(layout: Layout, dataset: str, tier: str) -> Survival | None:
-    """The worst case of a tier within the bound that most tiers share, or within its own where it lacks that one."""
+    """The worst case of a tier within the bound of most tiers; within its own bound if it lacks that one."""
     bound = shared_bound(layout, dataset)
     found = survival(layout, dataset, tier, bound) if bound else None
     return found or survival(layout, dataset, tier)
@@ -105,7 +105,7 @@ def _warnings(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def _clean_field(layout: Layout, dataset: str, defense: str) -> Field:
-    """Clean accuracy of the ensemble on the most images there are."""
+    """Clean accuracy of the ensemble on the largest number of images."""
     most = layout.unattacked(dataset, defense)
     if most.empty:
         return Field(NOTHING)
@@ -136,7 +136,7 @@ def clean(layout: Layout, dataset: str) -> Table | None:
 
 
 def by_tier(layout: Layout, dataset: str) -> list[Table]:
-    """A table for every set of tiers that attacks were run in: a row per attack and defense, a column per tier."""
+    """A table for every combination of tiers: a row per attack and defense, a column per tier."""
     tiers = attacked(layout, dataset)
     cells = [cell for cell in layout.cells if cell.images.dataset == dataset and cell.task.attacks]
     names = list(dict.fromkeys(cell.task.name for cell in cells))
@@ -230,7 +230,7 @@ def _measured(layout: Layout, positions: list[int], with_published: bool = False
 
 
 def _cost(rows: pd.DataFrame, interval: str) -> Iterator[str]:
-    """What stands behind a number: its interval, images, cost and warnings."""
+    """The details of a number: its interval, images, cost and warnings."""
     yield f"95 % interval {interval}" if len(rows) == 1 else interval
     yield f"{rows['samples'].iloc[0]} test images"
     if (rows["library"] != "none").any():

@@ -15,19 +15,19 @@ from benchmark.reports.page.widgets import NOTHING, Field, Heading, Table, attac
 
 
 def title(found: Comparison) -> str:
-    """What is compared, by the names that the tables have."""
+    """The title: the compared defenses, with their names in the tables."""
     return f"{naming.inline(found.candidate)} against {naming.listed(map(naming.inline, found.references))}"
 
 
 def differences(found: Comparison) -> list[Table]:
-    """A table per reference: over training seeds where there are several, else of the one seed."""
+    """A table per reference: over training seeds if there are several, else for the one seed."""
     return [_table(found, name) for name in found.references]
 
 
 def _table(found: Comparison, reference: str) -> Table:
     by_seed, over_seeds = found.against(reference)
     rows = over_seeds if len(over_seeds) else by_seed
-    rows = rows[under_attack(rows) | (rows["parameters"] == Clean().parameters)]  # clean accuracy of the ensemble alone
+    rows = rows[under_attack(rows) | (rows["parameters"] == Clean().parameters)]  # clean accuracy: only of the ensemble
     count = "seeds" if "seeds" in rows else "seed"
     several = count == "seeds" or rows["seed"].nunique() > 1
     candidate, other = naming.defense(found.candidate), naming.defense(reference)

@@ -1,4 +1,4 @@
-"""Tables of what was run: ensembles and how each was trained, attacks with every parameter, warnings with advice."""
+"""Tables of a run: ensembles with their training, attacks with every parameter, warnings with advice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from defenses import specs
 
 
 def code_of(results: Results) -> dict[str, str]:
-    """Which commits of the code finished the cells, where they say so; a run may have been resumed."""
+    """The commits of the code that finished the cells, if stored; a resumed run can have several."""
     commits = results.commits
     words = [f"{commit or 'not recorded'} ({count} cell{'s' * (count != 1)})" for commit, count in commits.items()]
     return {"commit": ", ".join(words)} if any(commits) else {}
@@ -25,13 +25,13 @@ class WarningGroup(NamedTuple):
 
     kind: str
     rule: str
-    """What the check looks for; empty for cells without a result."""
+    """The rule of the check; empty for cells without a result."""
     advice: str
     table: Table
 
 
 def warnings(found: list[Warned]) -> list[WarningGroup]:
-    """Every warning by its kind: what to do about it, where it was raised and what was seen."""
+    """The warnings grouped by kind, each with its advice, its cell and its observation."""
     groups: dict[tuple[str, str], list[Warned]] = {}
     for one in found:
         groups.setdefault((one.kind, one.advice), []).append(one)
@@ -48,7 +48,7 @@ def warnings(found: list[Warned]) -> list[WarningGroup]:
 
 
 def ensembles(cells: Iterable[Cell]) -> Table:
-    """What was trained, and how; a checkpoint from outside says nothing of its training."""
+    """The ensembles and their training; a checkpoint from outside has no record of its training."""
     columns = [
         Heading("defense", number=False, heads=True),
         Heading("dataset", number=False),
@@ -77,7 +77,7 @@ def ensembles(cells: Iterable[Cell]) -> Table:
 
 
 def attacks(cells: Iterable[Cell]) -> Table:
-    """Every attack with every parameter, the library that ran it, and on how many images."""
+    """Every attack with every parameter, its library, and its number of images."""
     columns = [
         Heading("attack", number=False, heads=True),
         Heading("evaluation", number=False),
@@ -116,7 +116,7 @@ def attacks(cells: Iterable[Cell]) -> Table:
 
 
 def _attack_words(cell: Cell) -> tuple[str, str, str, str, str]:
-    """Name, parameters, evaluation, library and every setting; what tells cells of one attack apart is left out."""
+    """Name, parameters, evaluation, library and settings, except settings that differ between cells of one attack."""
     task, written = cell.task, cell.task.written()
     hidden = ("source", "targeted", "surrogate")
     settings = ", ".join(
@@ -128,7 +128,7 @@ def _attack_words(cell: Cell) -> tuple[str, str, str, str, str]:
 
 
 def _setting(value: Any) -> str:
-    """A value as a spec would have it: 8/255 and not 0.0313725490196078."""
+    """A value as in a spec: 8/255 and not 0.0313725490196078."""
     if isinstance(value, list):
         return ", ".join(map(_setting, value))
     return specs.value_text(value) if isinstance(value, float) else "default" if value is None else str(value)

@@ -14,7 +14,7 @@ from benchmark.reports.tables.crosschecks import number
 
 
 def library_tables(compared: pd.DataFrame) -> list[Table]:
-    """A table per dataset and defense, a row per attack and library; what is behind a number shows when pointed at."""
+    """A table per dataset and defense, a row per attack and library; the details of a number appear on hover."""
     columns = [
         Heading("attack, library", number=False, heads=True),
         Heading("accuracy", "under attack"),
@@ -54,7 +54,7 @@ def _library_fields(row: dict[Any, Any]) -> Iterator[Field]:
 
 
 def _behind(row: dict[Any, Any]) -> Iterator[str]:
-    """Images, sizes of the perturbations, what had to be repaired, and passes."""
+    """The details of a number: images, sizes of the perturbations, repairs and model passes."""
     yield f"95 % interval {row['ci_low']:.1f} to {row['ci_high']:.1f}, {row['samples']} test images"
     yield f"mean perturbation of successes: L2 {number(row['l2'], '{:.3f}')}, L∞ {number(row['linf'], '{:.3f}')}"
     yield f"largest pixel difference from the default: {number(row['pixel_difference'], '{:.2g}')}"

@@ -1,4 +1,4 @@
-"""What a run says in a few sentences: the verdict, what each tier found, and the warnings."""
+"""A run in a few sentences: the verdict, the findings of each tier, and the warnings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def attacked(layout: Layout, dataset: str) -> list[str]:
 
 
 def verdict(layout: Layout, comparison: Comparison | None, tables: dict[str, pd.DataFrame]) -> list[str]:
-    """What the run found, in about two sentences."""
+    """The main result of the run, in about two sentences."""
     if comparison:
         return list(comparison.sentences)
     for dataset in layout.datasets:
@@ -130,11 +130,11 @@ def _diverse(results: Results) -> list[str]:
     ]
 
 
-# --- what each tier found ---
+# --- the findings of each tier ---
 
 
 def findings(layout: Layout, lead: bool) -> list[tuple[str, str]]:
-    """Per dataset and tier, what it is about and what was found; who is ahead, unless a comparison says so."""
+    """For each dataset and tier, its name and its findings; with ``lead``, also the defense that is ahead."""
     sentences = []
     for dataset in layout.datasets:
         for tier in attacked(layout, dataset):
@@ -172,7 +172,7 @@ def _worst_words(worst: Survival | None, with_lead: bool) -> list[str]:
 
 
 def interval_words(worst: Survival, defense: str) -> str:
-    """The interval of a defense, where it has one."""
+    """The interval of a defense, if it has one."""
     interval = worst.interval(defense)
     return f"{interval[0]:.1f}–{interval[1]:.1f}" if interval else ""
 
@@ -183,7 +183,7 @@ def bound_words(worst: Survival) -> str:
 
 
 def _lowest_words(layout: Layout, dataset: str, tier: str) -> list[str]:
-    """A sentence for each norm: a number over several norms compares nothing."""
+    """A sentence for each norm, because a number over several norms cannot be compared."""
     sentences = []
     for norm, attacks in by_norm(layout, dataset, tier).items():
         found = lowest(layout, dataset, tier, attacks)
@@ -203,11 +203,11 @@ def norm_words(what: str, norm: Norm | None) -> str:
     return f"{SYMBOLS[norm]} {what}" if norm else f"{what} without a bound"
 
 
-# --- how much is there, and warnings ---
+# --- size of the run, and warnings ---
 
 
 def counts(results: Results) -> str:
-    """How much of what was asked is there."""
+    """The size of the run, and how much of it is finished."""
     finished, cells = results.finished, results.cells
     defenses = len({cell.ensemble.defense for cell in cells})
     datasets = naming.listed(map(naming.dataset, dict.fromkeys(cell.images.dataset for cell in cells)))
@@ -238,7 +238,7 @@ def warned_of(results: Results) -> list[Warned]:
 
 
 def warning_lines(warned: list[Warned]) -> list[tuple[str, str]]:
-    """A line for each kind of warning: how many, and what it means."""
+    """A line for each kind of warning: its number and its meaning."""
     kinds: dict[str, list[Warned]] = {}
     for one in warned:
         kinds.setdefault(one.kind, []).append(one)

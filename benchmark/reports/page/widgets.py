@@ -1,4 +1,4 @@
-"""The parts that a page is made of: tables with their fields, pictures and warnings, and how numbers stand in them."""
+"""The parts of a page: tables with their fields, pictures and warnings, and the format of numbers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ NOTHING = "–"
 
 @dataclass(frozen=True)
 class Heading:
-    """The head of a column; rows are named by the columns that head them."""
+    """The heading of a column; columns with ``heads`` contain the names of the rows."""
 
     title: str
     note: str = ""
     number: bool = True
     heads: bool = False
     derived: bool = False
-    """A reader can compute it from the other columns, so a phone leaves it out."""
+    """The reader can compute it from the other columns, so it is hidden on a phone."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a table: what it says, a smaller note below, and what it is sorted by where that is not its text."""
+    """One field of a table: its text, a smaller note below, and its sort key if that is not the text."""
 
     text: str
     note: str = ""
     order: str = ""
     bold: bool = False
     more: tuple[str, ...] = ()
-    """Lines that are shown when the field is pointed at, tapped or focused."""
+    """Lines that are shown when the reader hovers over, taps or focuses the field."""
     tint: float | None = None
     """A value from 0 to 100 that the background shows."""
     flagged: bool = False
@@ -42,7 +42,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Table:
-    """A table in the order in which it is first shown; a break is a row that begins another group."""
+    """A table in its initial order; ``breaks`` are the rows that begin a new group."""
 
     caption: str
     columns: list[Heading]
@@ -52,23 +52,23 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its SVG inside, so that nothing is fetched and no two figures share identifiers."""
+    """A figure with an embedded SVG: nothing is downloaded, and figures do not share identifiers."""
 
     name: str
     title: str
     words: str
     source: str
     width: int
-    """Pixels on the page at most, so that letters of all figures are about as large."""
+    """Largest width on the page, in pixels; it makes the letters of all figures about equally large."""
     wide: bool
     """Too wide for half of the page."""
     narrow: str = ""
-    """The SVG for a phone, where there is one."""
+    """The SVG for a phone; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class Warned:
-    """What a reader must not overlook: a cell that failed or was not run, or a flag."""
+    """A warning to the reader: a cell that failed or was not run, or a flag."""
 
     kind: str
     where: str
@@ -102,7 +102,7 @@ def number_field(text: str, note: str, bold: bool = False) -> Field:
 
 
 def without_constant_columns(table: Table) -> Table:
-    """A table whose caption has what all of its rows share."""
+    """The table without its constant columns; the caption states their values."""
     if len(table.rows) < 2:
         return table
     values = [[row[place].text for row in table.rows] for place in range(len(table.columns))]
@@ -121,12 +121,12 @@ def without_constant_columns(table: Table) -> Table:
 
 
 def plain(caption: str, frame: pd.DataFrame) -> Table | None:
-    """A CSV as it is."""
+    """A data frame as a table, without changes."""
     if frame.empty:
         return None
     numbers = {name: pd.api.types.is_numeric_dtype(frame[name]) for name in frame.columns}
     head = "defense" if "defense" in frame.columns else frame.columns[0]
-    names = [head, *(name for name in frame.columns if name != head)]  # what stays in view when the rest scrolls
+    names = [head, *(name for name in frame.columns if name != head)]  # the first column stays visible while scrolling
     columns = [Heading(str(name).replace("_", " "), number=numbers[name], heads=name == head) for name in names]
     rows = [[Field(_text(value)) for value in row] for row in frame[names].itertuples(index=False)]
     return Table(caption, columns, rows)

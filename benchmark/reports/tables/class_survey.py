@@ -1,4 +1,4 @@
-"""library-attacks.md: every attack class of the libraries, whether it works, and what the harness had to mend."""
+"""library-attacks.md: every attack class of the libraries, whether it works, and the repairs of the harness."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADS = ("class", "parameters", "outcome", "bound", "bound held", "what the harn
 
 
 class ListedClass(NamedTuple):
-    """A class of a library, and why it was not tried."""
+    """A class of a library, and the reason if it was not tried."""
 
     library: str
     name: str
@@ -29,7 +29,7 @@ class ListedClass(NamedTuple):
 
 
 def write_every_class(folder: Path, results: Results, classes: Sequence[ListedClass], command: str) -> str:
-    """Write the file; what it says in one line per library."""
+    """Write the file; return a summary, one line per library."""
     by_class = {(cell.task.library, cell.task.name): cell for cell in results.cells}
     summary = [_summary(library, results, classes, by_class) for library in _libraries(classes)]
     lines = ["# Attack classes of the libraries", "", *_introduction(results, command), ""]

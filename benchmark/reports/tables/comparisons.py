@@ -25,7 +25,7 @@ SEEDS = (
 
 
 def write_comparison(folder: Path, found: Comparison) -> None:
-    """Write the files; without several trainings, there is none over seeds."""
+    """Write the files; comparison_seeds.csv is written only for several trainings."""
     write_text(folder / "comparison.csv", escaping.csv(found.table))
     over_seeds = folder / "comparison_seeds.csv"
     if found.seeds.empty:
@@ -62,7 +62,7 @@ def _lines(found: Comparison) -> list[str]:
 
 
 def _decisions(table: pd.DataFrame, candidate: str) -> list[str]:
-    """What was decided of every attack against one reference, and after how many images."""
+    """The decision on every attack against one reference, and its number of images."""
     heads = ["attack", "parameters", "tier", "verdict", "decided after", "images run", "planned"]
     lines = [line(heads), line(["---"] * 4 + ["---:"] * 3)]
     for row in table.to_dict("records"):
@@ -74,7 +74,7 @@ def _decisions(table: pd.DataFrame, candidate: str) -> list[str]:
 
 
 def _table(table: pd.DataFrame, candidate: str, reference: str, fixed_size: bool) -> list[str]:
-    """The rows of one reference, of each seed or over seeds."""
+    """The rows of one reference, for each seed or over seeds."""
     count = "seeds" if "seeds" in table else "seed"
     heads = [
         "attack",

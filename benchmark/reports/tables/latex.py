@@ -1,4 +1,4 @@
-"""table.tex: the paper's layout for a paper, with booktabs; it compiles as it is."""
+"""table.tex: the paper's layout as a LaTeX table, with booktabs; it compiles without changes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmark.reports.tables.markdown import image_words, number, tier_title
 
 FLAGGED = "†"
 LONG = 24
-"""Letters of an attack's parameters from which on they are set in lines of `PARAGRAPH`."""
+"""If an attack's parameters have more letters, their column is a `PARAGRAPH`, which breaks lines."""
 PARAGRAPH = "p{3.4cm}"
 WIDE = 14
-"""Letters of a defense's name from which on it is set in two lines."""
+"""A defense's name with at least this number of letters is set in two lines."""
 MANY = 4
-"""Defenses from which on a table takes both columns of a page."""
+"""A table with at least this number of defenses takes both columns of a page."""
 
 
 def latex(layout: Layout, title: str, notes: list[str]) -> str:
@@ -55,7 +55,7 @@ def _table(layout: Layout, dataset: str, title: str) -> list[str]:
 
 
 def caption(layout: Layout, dataset: str, title: str) -> str:
-    """What the numbers are, on how many images and seeds, and what every sign means."""
+    """The meaning of the numbers and signs, and the numbers of images and seeds."""
     name = naming.dataset(dataset)
     told = title if name.casefold() in title.casefold() else f"{title}, {name}"
     rows = layout.table[layout.table["dataset"] == dataset]
@@ -86,13 +86,13 @@ def caption(layout: Layout, dataset: str, title: str) -> str:
 
 
 def _label(preset: str, dataset: str) -> str:
-    """What `\\ref` names the table by."""
+    """The label of the table for `\\ref`."""
     words = preset if dataset in preset else f"{preset}-{dataset}"
     return f"tab:{re.sub('[^A-Za-z0-9.]+', '-', words).strip('-')}"
 
 
 def _head(defense: str) -> str:
-    """The name of a defense, its parameters below it."""
+    """The name of a defense, with its parameters below."""
     before, _, last = naming.defense(defense).rpartition(" + ")
     name, _, parameters = last.partition(", " if ", " in last or len(last) < WIDE else " ")
     lines = [escaping.latex(line) for line in (f"{before} +" if before else "", name, parameters) if line]

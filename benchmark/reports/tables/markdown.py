@@ -39,7 +39,7 @@ def markdown(layout: Layout, title: str, notes: list[str]) -> str:
 
 
 def _legend(layout: Layout) -> list[str]:
-    """What the numbers and signs of the tables mean, a line each."""
+    """The meaning of the numbers and signs in the tables, a line each."""
     if not layout.cells:
         return ["This run has no table of accuracies: its figures are in report.html and in figures/."]
     words = ["Accuracy in percent. Intervals, images and costs are in table.csv."]
@@ -73,7 +73,7 @@ def tier_title(group: str) -> str:
 
 
 def image_words(samples: pd.Series[int]) -> str:
-    """How many test images the rows have."""
+    """The number of test images of the rows, in words."""
     low, high = int(samples.min()), int(samples.max())
     return f"{high} test images" if low == high else f"{low} to {high} test images"
 

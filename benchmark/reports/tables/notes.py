@@ -37,7 +37,7 @@ def made_on(results: Results) -> list[str]:
 
 
 def suites(results: Results) -> list[str]:
-    """The attacks behind every worst case; where they differ, with the defenses that they were run on."""
+    """The attacks of every worst case; if they differ between defenses, the defenses are named."""
     ran: dict[tuple[str, str], list[str]] = {}
     for cell in results.cells:
         if isinstance(cell.task, WorstCase):
@@ -55,7 +55,7 @@ def _no_curve(results: Results) -> list[str]:
 
 
 def _lines(layout: Layout) -> list[str]:
-    """Numbers of images, training and what is missing."""
+    """Numbers of images, training and missing cells."""
     lines = []
     table = layout.table
     counts = table[table["samples"] > 0].groupby(["dataset", "attack"], sort=False)["samples"]
@@ -91,6 +91,6 @@ def _clean(layout: Layout, dataset: str, defense: str) -> str:
 
 
 def _span(counts: pd.Series[int]) -> str:
-    """One number of images, or the least and the most there are."""
+    """One number of images, or the smallest and the largest number."""
     low, high = int(counts.min()), int(counts.max())
     return str(low) if low == high else f"{low} to {high} (each row's number is in table.csv)"

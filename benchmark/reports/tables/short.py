@@ -1,4 +1,4 @@
-"""The result of `evaluate` as a reader wants it: the accuracies first, without the columns of the bookkeeping."""
+"""The short display of a result of `evaluate`: the accuracies first, without bookkeeping columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmark.findings.rows import COLUMNS
 
 
 class ResultTable(pd.DataFrame):
-    """A data frame with the columns of table.csv that shows itself in short; whatever is made of it is a plain one."""
+    """A data frame with the columns of table.csv and a short display; data frames made from it are plain."""
 
     def short(self) -> pd.DataFrame:
         """Accuracy with its interval, attack, tier, clean accuracy, images and flags."""
@@ -30,7 +30,7 @@ class ResultTable(pd.DataFrame):
 
     @property
     def _whole(self) -> bool:
-        """Whether no column was taken away."""
+        """True if no column was removed."""
         return set(COLUMNS) <= set(self.columns)
 
     def __repr__(self) -> str:
