@@ -1,4 +1,4 @@
-"""The program ``adp-bench``, also as ``python -m benchmark``: says so when it is interrupted before it has begun."""
+"""Start ``adp-bench`` or ``python -m benchmark``; an interrupt during the imports prints one line."""
 
 from __future__ import annotations
 

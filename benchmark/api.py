@@ -138,7 +138,7 @@ def evaluate(
 
 
 def _strong(suite: str, tier: str) -> Tier:
-    """Tier strong, which a suite implies."""
+    """Check the suite, which implies tier strong."""
     if suite not in SUITES:
         raise BadInput(f"unknown suite {suite!r}; {did_you_mean(suite, SUITES)}")
     if tier == "paper":
@@ -166,7 +166,7 @@ def _check_kinds(model: object, images: object) -> None:
 
 
 def _found(task: Task, subject: Subject, spans: list[Span], seed: int, bar: BatchBar) -> pd.DataFrame | str:
-    """The records of a task, or the reason of its failure. The other attacks keep their rows."""
+    """The records of a task, or the reason for its failure. The other attacks keep their rows."""
     parts = []
     try:
         for span in spans:
@@ -194,7 +194,7 @@ def _on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
         with torch.inference_mode(False):  # inside, weights that move would let no gradient through
             model.to(device)
     except (RuntimeError, NotImplementedError) as error:
-        raise BadInput(f"the model on {home} cannot be moved to {device} ({error})") from error
+        raise BadInput(f"the model on {home} cannot be moved to {device} ({error}); choose another device") from error
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The command ``adp-bench``: puts the commands together and turns errors into one line and an exit code.
+"""The program ``adp-bench``: registers the commands, and turns an error into one line and an exit code.
 
 Heavy imports happen inside the commands, so that ``--help`` answers at once.
 """

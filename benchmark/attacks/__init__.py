@@ -1,4 +1,4 @@
-"""Attacks by name: ``pgd(eps=0.01)`` runs the default library's, ``pgd@art(eps=0.01)`` another's."""
+"""Attacks by name: ``pgd(eps=0.01)`` runs in the default library, ``pgd@art(eps=0.01)`` in another one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DIGITS = 16
 
 @dataclass(frozen=True)
 class NamedAttack:
-    """An attack, the library that runs it and its version; ``text`` stands for all but the version."""
+    """An attack, the library that runs it, and its version; ``text`` has everything except the version."""
 
     name: str
     library: str
@@ -62,7 +62,7 @@ class NamedAttack:
 
     @property
     def title(self) -> str:
-        """Spec for readers: the library is named where it is not the attack's first."""
+        """Spec for readers, with the library if it is not the attack's first library."""
         first = next(iter(self.attack.backends), "")
         return self.label if self.library == first and not self.attack.named_in_full else self.text
 
@@ -75,13 +75,13 @@ class NamedAttack:
 
     @property
     def parameters(self) -> str:
-        """What stands between the parentheses of its spec."""
+        """The text between the parentheses of its spec."""
         eot = f"{EOT}={self.eot}" if self.eot > 1 else ""
         bound = "" if self.asked is None else f"{BOUND}={self.asked}"
         return ",".join(filter(None, (self.attack.parameters, eot, bound)))
 
     def settings(self) -> dict[str, Any]:
-        """Every parameter with its value, and the bound where the spec asks for one: part of a cell's identity."""
+        """Every parameter with its value, and the bound if the spec has one: part of a cell's identity."""
         own = self.attack.settings() | ({EOT: self.eot} if self.eot > 1 else {})
         return own if self.asked is None else {**own, BOUND: str(self.asked)}
 
@@ -91,12 +91,12 @@ class NamedAttack:
         return self.eot > 1 or self.attack.averages
 
     def gradients(self, scalars: int, classes: int) -> float:
-        """Gradients it may take for one image; see `Attack.gradients`."""
+        """Largest number of gradients for one image; see `Attack.gradients`."""
         return self.eot * self.attack.gradients(scalars, classes)
 
     @property
     def strength(self) -> str:
-        """The parameter that makes it stronger: the bound that was asked for, or the attack's own."""
+        """The parameter that makes it stronger: ``bound`` if the spec has one, or else the attack's own parameter."""
         return BOUND if isinstance(self.asked, Bound) else self.attack.strength
 
     def _spec(self, name: str) -> str:
@@ -111,7 +111,7 @@ class NamedAttack:
             )
 
     def remark(self, classes: int) -> str:
-        """What it leaves out with so few classes, in words; empty where that is nothing."""
+        """A message about its parts that need more classes; empty if there are none."""
         return without(self.label, self.attack.left_out(classes), classes)
 
     def backend(self) -> Backend:
@@ -121,7 +121,7 @@ class NamedAttack:
 
 @dataclass(frozen=True)
 class RecordedAttack(Attack):
-    """An attack known from the record of a cell alone: its package is gone, or its parameters have changed since."""
+    """An attack that is known only from the record of a cell: its package is missing, or its parameters changed."""
 
     written: str
     """Its parameters as they were written."""
@@ -141,7 +141,7 @@ class RecordedAttack(Attack):
 
 
 def without(what: str, names: Sequence[str], classes: int) -> str:
-    """That some attacks are left out for want of classes; empty where there are none."""
+    """A message about attacks that are left out because they need more classes; empty if there are none."""
     verb = "needs" if len(names) == 1 else "need"
     return f"{what} runs without {' and '.join(names)}, which {verb} more than {classes} classes" if names else ""
 
@@ -162,7 +162,7 @@ FACTS = (
 
 @functools.cache
 def recorded_class(name: str) -> type[RecordedAttack]:
-    """The class of attacks of a name that are known from records alone, with what is known of that name."""
+    """The class for recorded attacks of a name, with the facts of the registered attack of that name."""
     if name not in ATTACKS.targets():
         return RecordedAttack
     known = ATTACKS.get(name)
@@ -217,7 +217,7 @@ def _file_attack(path: Path, text: str) -> NamedAttack:
 
 
 def read_eot(text: str | None) -> int:
-    """The draws that a spec asks for with ``eot=``; 1 where it asks for none."""
+    """The number of draws of ``eot=`` in a spec; 1 by default."""
     if text is None:
         return 1
     if not specs.is_whole(text) or int(text) < 1:
@@ -226,14 +226,14 @@ def read_eot(text: str | None) -> int:
 
 
 def read_asked(text: str | None) -> Asked | None:
-    """The bound that a spec asks for: a norm and a radius, or ``none``."""
+    """The bound of ``bound=`` in a spec: a norm and a radius, or ``none``."""
     if text is None:
         return None
     return "none" if text.lower() == "none" else read_bound(text)
 
 
 def bounded(named: NamedAttack, asked: Asked | None) -> NamedAttack:
-    """The attack with the bound that was asked for; its own need not be said."""
+    """The attack with the requested bound; the attack's own bound needs no ``bound=``."""
     own = named.attack.bound
     if asked == "none" and own is not None:
         raise BadInput(f"{named.label} has the bound {own}; omit bound=none")
@@ -241,7 +241,7 @@ def bounded(named: NamedAttack, asked: Asked | None) -> NamedAttack:
         eps = named.attack.settings().get("eps")
         example = f"bound=linf:{eps}" if isinstance(eps, float) else "bound=l2:0.5"
         raise BadInput(
-            f"the parameters of {named.label} do not define a bound: that takes eps and norm; add {example}, or "
+            f"the parameters of {named.label} do not define a bound, which needs eps and norm; add {example}, or "
             f"bound=none for an attack without a bound"
         )
     said = own or ("none" if named.attack.bound_known else None)

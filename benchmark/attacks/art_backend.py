@@ -83,7 +83,7 @@ def _at_one_constant(attack: CW | EAD) -> dict[str, Any]:
 
 
 def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:
-    """The original attack, two scalars at a time towards the next class: not what the authors ran."""
+    """The original attack, which raises two scalars at a time towards the next class; the authors ran another one."""
     if images[0].numel() < 2:
         raise BadInput("jsma@art changes two scalars at a time, but these images have only one; use jsma@native")
     runner = evasion.SaliencyMapMethod
@@ -110,7 +110,7 @@ def _run(
 
 
 def _classifier(model: nn.Module, images: Tensor, classes: int) -> PyTorchClassifier:
-    """On the CPU, or on the CUDA device that is current: the harness makes it that of the images."""
+    """A classifier on the CPU or on the current CUDA device, which the harness sets to the device of the images."""
     kind = images.device.type
     if kind not in KINDS:
         raise BadInput(f"ART runs on the CPU and on CUDA, not on {kind}; use another library, or --device cpu")

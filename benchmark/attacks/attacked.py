@@ -1,4 +1,4 @@
-"""The model as an attack sees it: in evaluation mode, frozen, with a sound output, and counting its own use."""
+"""The model as an attack sees it: in evaluation mode, frozen, with a sound output and counters of its passes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class AttackedModel(nn.Module):
 
     With ``log-probabilities``, every row is shifted so that its smallest entry is 0: softmax, argmax,
     cross-entropy and margins stay the same, and losses that mask a class by multiplying with 0 work.
-    With ``probabilities`` it gives what the paper's L∞ attacks got: the probabilities of the prediction used as logits.
-    With ``eot`` above 1 it gives the expectation of a model whose output is random: the log of the mean of the
-    probabilities of so many draws, whose gradient is that of the mean.
+    With ``probabilities``, the output is the predicted probabilities, which the paper's L∞ attacks used as logits.
+    With ``eot`` above 1, the output is the log of the mean probabilities over ``eot`` draws of a random model. Its
+    gradient is the gradient of this expectation.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class AttackedModel(nn.Module):
         return output - output.detach().amin(-1, keepdim=True)
 
     def member_logits(self, images: Tensor) -> Tensor:
-        """Logits of every member, (K, N, L), for attacks that are made for ensembles; any other model is one member."""
+        """Logits of every member, (K, N, L), for attacks on ensembles; any other model counts as one member."""
         member_logits = getattr(self.model, "member_logits", None)
         return self._expected(member_logits if callable(member_logits) else lambda seen: self.model(seen)[None], images)
 
     def _expected(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        """What the model gives; with ``eot``, the log of the mean of the probabilities of so many draws."""
+        """The output of the model; with ``eot``, the log of the mean probabilities over the draws."""
         counted = self._counted(images)
         if self.eot == 1:
             output = function(counted)
@@ -83,20 +83,20 @@ class AttackedModel(nn.Module):
 
     @property
     def randomised(self) -> bool:
-        """Whether a prediction is right with a probability, which may fall further once it is mostly wrong."""
+        """Whether predictions are random: then the probability of a correct one may fall after the image is fooled."""
         return self.eot > 1 or self.combination.randomised
 
     @torch.no_grad()
     def probability_right(self, images: Tensor, labels: Tensor) -> Tensor:
-        """How likely a prediction is right, (N,): of a randomised ensemble by its members, of any other 0 or 1."""
+        """Probability of a correct prediction, (N,): from the members of a randomised ensemble; else 0 or 1."""
         if self.combination.randomised:
             return self.expected(self.member_logits(images).argmax(-1) == labels)
         return (self(images).argmax(-1) == labels).float()
 
     def expected(self, right: Tensor) -> Tensor:
-        """Expected accuracy on each image, (N,), from which members are right, (K, N).
+        """Expected accuracy on each image, (N,), from a mask of the members that are right, (K, N).
 
-        The members of a randomised ensemble count with their probabilities, those of any other ensemble alike.
+        The members of a randomised ensemble count with their probabilities; those of other ensembles count equally.
         """
         rule = self.combination if isinstance(self.combination, Random) else Random()
         weights = rule.weights(len(right)).float().to(right.device)
@@ -108,9 +108,9 @@ class AttackedModel(nn.Module):
         return self.model.combination if isinstance(self.model, Ensemble) else USUAL
 
     def uniform(self, chosen: Tensor, shape: Sequence[int], key: int) -> Tensor:
-        """Numbers in [0, 1), on the CPU, for the images at these places of the batch; ``key`` tells draws apart.
+        """Random numbers in [0, 1), on the CPU, for the chosen images of the batch; ``key`` distinguishes draws.
 
-        What an image gets depends on nothing but the image: not on the batch it is in or on the order of attacks.
+        The numbers of an image depend only on the image, not on its batch or on the order of attacks.
         """
         if self.draws is None:
             return torch.rand((len(chosen), *shape))
@@ -149,23 +149,23 @@ class AttackedModel(nn.Module):
 
 
 def _attached(output: Tensor, images: Tensor) -> Tensor:
-    """The output, with a gradient of zero where the model lets none through: a fact to be flagged, not a crash."""
+    """The output, with a zero gradient if the model blocks gradients; this gives a warning instead of an error."""
     if images.requires_grad and torch.is_grad_enabled() and not output.requires_grad:
         return output + 0 * images.flatten(1).sum(1, keepdim=True)
     return output
 
 
 def number_from(*parts: object) -> int:
-    """A number below 2⁵⁶ that stands for these parts, the same in every process."""
+    """A hash of the parts as a number below 2⁵⁶, the same in every process."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "big")
 
 
 def library_seed() -> int:
-    """For libraries that seed the global generator themselves: the number the harness has seeded it with."""
+    """The seed of the harness, for libraries that seed the global generator themselves."""
     return torch.initial_seed() % 2**31
 
 
 @torch.no_grad()
 def count_classes(model: nn.Module, images: Tensor) -> int:
-    """How many classes a model tells apart."""
+    """The number of classes of a model."""
     return model(images[:1]).shape[-1]

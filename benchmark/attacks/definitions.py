@@ -1,7 +1,7 @@
-"""What each attack is: its parameters as the paper set them, its threat model and the libraries that have it.
+"""The attacks: their parameters with the paper's defaults, their threat models, and the libraries that have them.
 
-A frozen dataclass per attack; its fields are the parameters of a spec such as ``pgd(eps=0.01)``. ``backends``
-maps a library to the function that runs it there; the first is the default, chosen by the evidence in
+Each attack is a frozen dataclass; its fields are the parameters of a spec such as ``pgd(eps=0.01)``. ``backends`` maps
+a library to the function that runs the attack there. The first library is the default, chosen by the evidence in
 docs/attacks.md.
 """
 
@@ -55,7 +55,7 @@ class Attack:
 
     @property
     def usual_library(self) -> str:
-        """The library that runs it when none is named."""
+        """The library that runs it by default."""
         return next(iter(self.backends))
 
     def backend(self, library: str) -> Callable[..., Any]:
@@ -65,21 +65,21 @@ class Attack:
 
     @property
     def bound(self) -> Bound | None:
-        """The ball that an adversarial image must stay in, of ``eps`` and ``norm``; None when it has none."""
+        """The ball that an adversarial image must stay in, from ``eps`` and ``norm``; None without a bound."""
         eps, norm = getattr(self, "eps", None), getattr(self, "norm", None)
         return Bound(norm, float(eps)) if norm in NORMS and isinstance(eps, (int, float)) else None
 
     @property
     def bound_known(self) -> bool:
-        """Whether it says which bound it keeps; where not, the spec must, with ``bound=``.
+        """Whether its class defines the bound; otherwise the spec must, with ``bound=``.
 
-        A class with an ``eps`` that neither has a ``norm`` nor defines `bound` has not said.
+        A class with ``eps``, but without ``norm`` and without its own `bound`, does not define one.
         """
         return type(self).bound is not Attack.bound or self.bound is not None or not hasattr(self, "eps")
 
     @property
     def minimised(self) -> Norm | None:
-        """The norm in which it looks for the smallest perturbation; None when it has no such goal."""
+        """The norm that it minimises; None if it does not minimise the perturbation."""
         return None
 
     @property
@@ -90,24 +90,24 @@ class Attack:
     def settings(self) -> dict[str, Any]:
         """Every parameter with its value, defaults included: part of a cell's identity.
 
-        A parameter that came later counts only where it is not at its default, so that older cells stay what they are.
+        A parameter that was added later counts only if it differs from its default, so that older cells stay valid.
         """
         values = {key: (one, getattr(self, one.name)) for key, one in specs.parameters(type(self)).items()}
         return {key: value for key, (one, value) in values.items() if not (came_later(one) and value == one.default)}
 
     def refusal(self, library: str) -> str:
-        """Why a library cannot run it with these parameters, and what to do; empty where it can."""
+        """Why a library cannot run it with these parameters, and the remedy; empty if it can."""
         return ""
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Attack:
-        """The attack that has these settings."""
+        """The attack with these settings."""
         fields = specs.parameters(cls)
         return cls(**{fields[key].name: value for key, value in settings.items()})
 
     @property
     def parameters(self) -> str:
-        """What stands between the parentheses of its spec."""
+        """The text between the parentheses of its spec."""
         return specs.canonical("", self).strip("()")
 
     @property
@@ -116,31 +116,31 @@ class Attack:
         return self.steps_once or self.settings().get("steps") == 1
 
     def gradients(self, scalars: int, classes: int) -> float:
-        """Gradients it may take for one image of so many scalars; a query counts as `FORWARD`."""
+        """Largest number of gradients for one image of ``scalars`` scalars; a query counts as `FORWARD`."""
         return getattr(self, "steps", 1) * getattr(self, "restarts", 1)
 
     @property
     def cost_known(self) -> bool:
-        """Whether `gradients` is known, not guessed."""
+        """Whether `gradients` is known; otherwise it is a guess."""
         return True
 
     @property
     def fewest_classes(self) -> int:
-        """Classes that a model must have: with fewer, the attack's loss does not exist or is constant."""
+        """Smallest number of classes; with fewer, the attack's loss does not exist or is constant."""
         return 2
 
     def left_out(self, classes: int) -> tuple[str, ...]:
-        """Parts that are not run on a model with so few classes."""
+        """Parts that do not run on a model with ``classes`` classes."""
         return ()
 
     @property
     def wants_target(self) -> bool:
-        """True when the attack aims at a class instead of away from one."""
+        """True if the attack is targeted."""
         return bool(self.settings().get("targeted"))
 
     @property
     def can_aim(self) -> bool:
-        """True when it can do both."""
+        """True if it has a targeted and an untargeted form."""
         return hasattr(self, "targeted")
 
     def aimed(self, targeted: bool) -> Attack:
@@ -148,12 +148,12 @@ class Attack:
         return replace(self, targeted=targeted)  # type: ignore[call-arg]
 
     def full_name(self, name: str, library: str) -> str:
-        """What stands before the parentheses of its spec, with the library."""
+        """The text before the parentheses of its spec, with the library."""
         return f"{name}@{library}"
 
     @property
     def named_in_full(self) -> bool:
-        """True when its name says nothing without the library."""
+        """True if its name has a meaning only together with its library or file."""
         return False
 
 
@@ -161,7 +161,7 @@ LATER = "later"
 
 
 def came_later(parameter: Any) -> bool:
-    """Whether cells were written before a class of attacks had this field."""
+    """Whether the parameter is newer than the first cells."""
     return bool(parameter.metadata.get(LATER))
 
 
@@ -187,7 +187,7 @@ class _Linf(Attack):
 
 @dataclass(frozen=True)
 class _AnyBall(_Linf):
-    """An attack that also works in L2 and L1 balls; which libraries have it there is in ``norms_of``."""
+    """An attack that also works in L2 and L1 balls; ``norms_of`` lists the libraries with these norms."""
 
     norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {}
     """Library to the norms that it has beside L∞."""
@@ -234,7 +234,7 @@ class FGSM(_Linf):
 
 @dataclass(frozen=True)
 class BIM(_Linf):
-    """Basic iterative method: steps of eps/steps from the image itself."""
+    """Basic iterative method: steps of size eps/steps, starting from the clean image."""
 
     backends: ClassVar[dict[str, str]] = _backends("bim", "torchattacks", "art", "foolbox")
     steps: int = 10
@@ -293,7 +293,7 @@ class PGD(_Stepped, _AnyBall):
         return 3 if self.loss == "dlr" else 2  # DLR divides by the gap between the first and the third class
 
     def refusal(self, library: str) -> str:
-        """No library restarts on the survivors alone or lets the loss be chosen."""
+        """Restarts on survivors only, and the choice of loss, exist only in the native attack."""
         if library != "native" and (self.restarts > 1 or self.loss != "ce"):
             return f"pgd@{library} has neither restarts nor a choice of loss; use pgd@native"
         return super().refusal(library)
@@ -321,7 +321,7 @@ class MIM(_Stepped):
 
 @dataclass(frozen=True)
 class CW(Attack):
-    """Carlini and Wagner's L2 attack at one constant c, without a search for it."""
+    """Carlini and Wagner's L2 attack with a fixed constant c, without a binary search."""
 
     backends: ClassVar[dict[str, str]] = _backends("cw", "foolbox", "torchattacks", "art")
     notes: ClassVar[dict[str, str]] = {
@@ -350,7 +350,7 @@ class CW(Attack):
 
 @dataclass(frozen=True)
 class EAD(Attack):
-    """Elastic-net attack at one constant c: L2 and beta·L1 together, best by their sum."""
+    """Elastic-net attack with a fixed constant c: minimises the sum of L2 and beta·L1."""
 
     backends: ClassVar[dict[str, str]] = _backends("ead", "foolbox", "torchattacks", "art")
     notes: ClassVar[dict[str, str]] = {"torchattacks": "overwrites the image that it measures distances from"}
@@ -376,7 +376,7 @@ class EAD(Attack):
 
 @dataclass(frozen=True)
 class FMN(Attack):
-    """Fast minimum norm: ascends the margin in a ball that shrinks while the image is fooled and grows while not."""
+    """Fast minimum norm: maximises the margin in a ball that shrinks if the image is fooled and grows if not."""
 
     backends: ClassVar[dict[str, str]] = _backends("fmn", "foolbox")
     notes: ClassVar[dict[str, str]] = {
@@ -408,7 +408,7 @@ class FMN(Attack):
 
 @dataclass(frozen=True)
 class DDN(Attack):
-    """Decoupled direction and norm: L2 steps along the gradient, on a sphere that shrinks while the image is fooled."""
+    """Decoupled direction and norm: L2 steps along the gradient, on a sphere that shrinks if the image is fooled."""
 
     backends: ClassVar[dict[str, str]] = _backends("ddn", "foolbox")
     same_in_tiers: ClassVar[bool] = True
@@ -433,7 +433,7 @@ class DDN(Attack):
 
 @dataclass(frozen=True)
 class JSMA(Attack):
-    """Saliency attack as the authors ran it: floor(gamma·D) times, the most helpful scalar falls by eps."""
+    """Saliency-map attack as the authors ran it: floor(gamma·D) steps, each lowers the most salient scalar by eps."""
 
     backends: ClassVar[dict[str, str]] = {
         "native": "benchmark.attacks.native.jsma:jsma",
@@ -464,7 +464,7 @@ class JSMA(Attack):
 
 @dataclass(frozen=True)
 class Evasive(_Linf):
-    """PGD that also raises the ensemble's log diversity, to slip past a detector that watches it."""
+    """PGD that also maximises the ensemble's log diversity, to evade a detector of low diversity."""
 
     backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native.evasive:evasive"}
     paper_output: ClassVar[Literal["probabilities", "log-probabilities"]] = "log-probabilities"
@@ -480,14 +480,14 @@ class Evasive(_Linf):
 
 @dataclass(frozen=True)
 class _Reference(_AnyBall):
-    """A part of reference AutoAttack, with the reference's settings as defaults."""
+    """A part of the reference AutoAttack, with its settings as defaults."""
 
     keeps_survivors: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class APGDCE(_Reference):
-    """Auto-PGD on the cross-entropy: the step size falls where progress stops."""
+    """Auto-PGD on the cross-entropy; the step size shrinks when progress stops."""
 
     backends: ClassVar[dict[str, str]] = _backends("apgd_ce", "pyautoattack", "torchattacks", "art")
     norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {
@@ -506,7 +506,7 @@ class APGDCE(_Reference):
 
 @dataclass(frozen=True)
 class APGD(_Reference):
-    """Auto-PGD on a loss of choice; the targeted one is apgd-t."""
+    """Auto-PGD with a choice of loss; apgd-t is the targeted form."""
 
     backends: ClassVar[dict[str, str]] = _backends("apgd", "pyautoattack")
     norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"pyautoattack": ("l2", "l1")}
@@ -555,7 +555,7 @@ class APGDT(_TargetByTarget):
 
 @dataclass(frozen=True)
 class FABT(_TargetByTarget):
-    """Fast adaptive boundary attack, targeted: the nearest point over the boundary to each other class."""
+    """Targeted fast adaptive boundary attack: the nearest point beyond the boundary to each other class."""
 
     backends: ClassVar[dict[str, str]] = _backends("fab_t", "pyautoattack", "torchattacks")
     norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"pyautoattack": ("l2", "l1"), "torchattacks": ("l2",)}
@@ -563,7 +563,7 @@ class FABT(_TargetByTarget):
 
 @dataclass(frozen=True)
 class Square(_Reference):
-    """Random search with squares, without any gradient: a test for masked gradients."""
+    """Random search with squares; it uses no gradient, so it reveals gradient masking."""
 
     backends: ClassVar[dict[str, str]] = _backends("square", "pyautoattack", "torchattacks", "art")
     norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {
@@ -607,7 +607,7 @@ class AutoAttack(_Reference):
 
     @property
     def parts(self) -> dict[str, Attack]:
-        """What it is made of, in the order it runs."""
+        """Its parts, in the order of execution."""
         ball: dict[str, Any] = {"eps": self.eps, "norm": self.norm}
         sparse = self.norm == "l1"  # there the reference restarts more, and aims at fewer classes
         return {
@@ -632,7 +632,7 @@ class AutoAttack(_Reference):
 
 @dataclass(frozen=True)
 class MORA(_AnyBall):
-    """Ascends the members' logits, weighted by their leverage, together with the averaged output."""
+    """For ensembles: maximises a loss of the averaged output and of the members' logits, weighted by leverage."""
 
     backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native.mora:mora"}
     norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"native": ("l2", "l1")}
@@ -670,7 +670,7 @@ _AVERAGES = {"ensemble": "probabilities", "probabilities": "always probabilities
 
 @dataclass(frozen=True)
 class ARC(_AnyBall):
-    """For randomised ensembles: crosses the nearest boundary of one member after another, and gives up none fooled."""
+    """For randomised ensembles: crosses the nearest boundary of each member in turn; no step raises the accuracy."""
 
     backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native.arc:arc"}
     norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"native": ("l2",)}
@@ -699,7 +699,7 @@ class ARC(_AnyBall):
 
 @dataclass(frozen=True)
 class Cascade(_Linf):
-    """PGD-20, PGD-200 and Brendel and Bethge's boundary walk, three times each on the remaining images."""
+    """PGD-20, PGD-200 and Brendel and Bethge's boundary attack, three runs each on the surviving images."""
 
     backends: ClassVar[dict[str, str]] = {"native": "benchmark.attacks.native.cascade:cascade"}
     walks: int = 3
@@ -711,7 +711,7 @@ class Cascade(_Linf):
 
     @property
     def ascents(self) -> tuple[PGD, PGD]:
-        """The short ones and the long ones."""
+        """PGD-20 and PGD-200."""
         return (
             PGD(self.eps, steps=20, step_size=self.eps / 10, restarts=3),
             PGD(self.eps, steps=200, step_size=self.eps / 20, restarts=3),

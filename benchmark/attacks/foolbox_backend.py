@@ -20,10 +20,10 @@ MARGIN = 2e-4
 
 
 class L1FMN(foolbox.attacks.L1FMNAttack):  # type: ignore[misc]  # the library is not typed
-    """The library's attack, projected onto ball and box at once.
+    """The library's L1 attack, with a joint projection onto ball and box.
 
-    The library clips to the box after projecting, so a perturbation that the box cuts off is shorter than the radius,
-    and the radius, which grows from its length, stops short of the decision boundary.
+    The library clips to the box after the projection, so a clipped perturbation is shorter than the radius. The next
+    radius grows from this shorter length, so it stops short of the decision boundary.
     """
 
     def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
@@ -31,14 +31,14 @@ class L1FMN(foolbox.attacks.L1FMNAttack):  # type: ignore[misc]  # the library i
 
 
 class L2FMN(foolbox.attacks.L2FMNAttack):  # type: ignore[misc]
-    """The same in L2; there the library's own projection divides a norm by itself, and never shortens anything."""
+    """The same in L2; there the library's projection divides a norm by itself, so it never shortens a perturbation."""
 
     def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
         return eagerpy.astensor(nearest(x.raw, x0.raw, "l2", epsilon.raw[:, None]))
 
 
 class L0FMN(foolbox.attacks.L0FMNAttack):  # type: ignore[misc]
-    """The library's L0 attack: with a ball as wide as the image, its own projection looks for one scalar more."""
+    """The library's L0 attack with a limited radius: its projection fails if the radius is the number of scalars."""
 
     def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
         return super().project(x, x0, epsilon.minimum(x0[0].flatten(0).shape[0] - 1))
@@ -116,11 +116,11 @@ def ddn(model: nn.Module, images: Tensor, labels: Tensor, attack: DDN) -> Tensor
 
 
 def _beyond(runner: Any, model: nn.Module, images: Tensor, labels: Tensor, targeted: bool) -> Tensor:
-    """Aim `MARGIN` and as much again beyond the decision boundary, and take what is beyond it by `MARGIN`.
+    """Aim two times `MARGIN` beyond the decision boundary, and accept images that are `MARGIN` beyond it.
 
-    On the boundary itself an image is at the mercy of rounding: the ensemble that judges it rounds otherwise than the
-    copy that was attacked. And an attack that estimates how far it is to its goal comes close to it, step by step, and
-    may never be there.
+    On the boundary itself, rounding decides: the ensemble that classifies the image rounds differently from the
+    attacked copy. And an attack that estimates the distance to its goal approaches it step by step, and may never
+    reach it.
     """
     lift = (-MARGIN if targeted else MARGIN) * nn.functional.one_hot(labels, count_classes(model, images))
     criterion = _criterion(labels, targeted)
@@ -134,7 +134,7 @@ def _beyond(runner: Any, model: nn.Module, images: Tensor, labels: Tensor, targe
 
 
 class Lifted(nn.Module):
-    """A model with something added to its logits."""
+    """A model with a constant added to its logits."""
 
     def __init__(self, model: nn.Module, lift: Tensor) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Lifted(nn.Module):
 
 
 def brendel_bethge(model: nn.Module, images: Tensor, labels: Tensor, eps: float, walks: int) -> Tensor:
-    """Walk along the decision boundary to the nearest point; images that come within eps, the others as they were."""
+    """Walk along the decision boundary to the nearest point; an image that does not come within eps stays clean."""
     adversarial = images.clone()
     left = torch.arange(len(images), device=images.device)
     for _ in range(walks):
@@ -184,7 +184,7 @@ def _criterion(labels: Tensor, targeted: bool) -> Any:
 
 
 def run_class(model: nn.Module, images: Tensor, labels: Tensor, attack: LibraryAttack) -> Tensor:
-    """Any class of the library, by its own name and parameters; clean images where it found nothing."""
+    """Any class of the library, by its own name and parameters; an image stays clean if the attack fails."""
     values = attack.settings()
     targeted, eps = bool(values.pop("targeted", False)), values.pop("eps", None)
     if values.get("distance") is not None:
@@ -203,9 +203,10 @@ def run_class(model: nn.Module, images: Tensor, labels: Tensor, attack: LibraryA
 
 
 def _walk(runner: Any, model: foolbox.PyTorchModel, images: Tensor, labels: Tensor, targeted: bool) -> Tensor:
-    """Walk along the boundary from where the library would start; it refuses a batch with one image without a start.
+    """Walk along the boundary from the library's starting points.
 
-    Such an image starts from an image of the batch that the model takes for another class, or for the target.
+    The library refuses a whole batch if one image has no starting point. Here, such an image starts from an image of
+    the batch that the model assigns to another class, or to the target class. Without one, the image stays clean.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*failed to draw sufficient random")  # they get another start
@@ -224,7 +225,7 @@ def _walk(runner: Any, model: foolbox.PyTorchModel, images: Tensor, labels: Tens
 
 
 def _starts(runner: Any) -> Any:
-    """The attack that the library itself would begin with."""
+    """The attack that the library uses for starting points."""
     attacks = foolbox.attacks
     if isinstance(runner, attacks.PointwiseAttack):
         return attacks.SaltAndPepperNoiseAttack()

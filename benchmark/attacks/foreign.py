@@ -1,4 +1,4 @@
-"""Attacks that others wrote: a class of a library by its own name, or a function or class in a user's file."""
+"""Attacks from elsewhere: a library's class by its own name, or a function or class in a user's file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ForeignAttack(Attack):
         return False
 
     def gradients(self, scalars: int, classes: int) -> float:
-        """A guess by the number of its steps, to share work out."""
+        """A guess from the number of its steps, used to distribute the work."""
         counts = [self.settings().get(key) for key in (*STEPS, *RESTARTS)]
         return math.prod(max(float(count), 1.0) for count in counts if isinstance(count, (int, float)))
 

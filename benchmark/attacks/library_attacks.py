@@ -60,10 +60,11 @@ class LibraryAttack(ForeignAttack):
         return self.library
 
     def check_images(self, channels: int) -> None:
-        """Refuse images that the class cannot take."""
+        """Refuse images that the class does not accept."""
         if self._place in NEEDS_COLOUR and channels != 3:
             raise BadInput(
-                f"{self.library}:{self.callable_name} needs images with 3 channels, but these have {channels}"
+                f"{self.library}:{self.callable_name} needs images with 3 channels, but these have {channels}; "
+                "choose another attack"
             )
 
     @property
@@ -106,7 +107,7 @@ class LibraryAttack(ForeignAttack):
 
 @dataclass(frozen=True)
 class LibraryClass:
-    """An attack class of a library, with what a spec can say of it."""
+    """An attack class of a library, with the parameters that a spec can set."""
 
     library: str
     name: str
@@ -115,7 +116,7 @@ class LibraryClass:
 
     @property
     def left_out(self) -> str:
-        """Why it cannot take part; empty where it can."""
+        """Why it cannot be used; empty if it can."""
         reason = LEFT_OUT.get(self.library, {}).get(self.name, "")  # type: ignore[call-overload]
         package = NEEDS_PACKAGE.get((self.library, self.name))
         if package and importlib.util.find_spec(package) is None:
@@ -125,12 +126,12 @@ class LibraryClass:
 
     @property
     def fixed_epsilon(self) -> bool:
-        """Whether it is a foolbox attack that gets its radius when it runs, not when it is built."""
+        """Whether it is a foolbox attack that gets its radius at run time, not at construction."""
         return any(base.__name__ == "FixedEpsilonAttack" for base in self.target.__mro__)
 
     @functools.cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """What a spec can give: the constructor's parameters, eps and targeted where the library has them elsewhere."""
+        """Parameters that a spec can set: those of the constructor, and eps and targeted if they are set elsewhere."""
         found = plain_parameters(self.target.__init__, ("self", *SET_HERE[self.library]))
         if self.fixed_epsilon:
             found = {"eps": Parameter("eps", float), **found}
@@ -154,7 +155,7 @@ class LibraryClass:
         return bound_facts(self.library, self.name, self.parameters)
 
     def read(self, call: specs.Call, bound: Bound | None) -> LibraryAttack:
-        """The attack with the parameters of a spec; a bound may stand for the eps of foolbox."""
+        """The attack with the parameters of a spec; for foolbox, a bound can replace eps."""
         arguments = dict(call.arguments)
         for key in arguments.keys() & set(SET_HERE[self.library]):
             raise BadInput(f"{key} of {self.library}:{self.name} is set by the harness; omit it")
@@ -212,7 +213,7 @@ def import_library(library: str) -> Any:
 
 
 def find_class(library: str, name: str) -> LibraryClass:
-    """A class of a library by its name or by a short name that the library has for it."""
+    """A class of a library by its name or by an alias of the library."""
     known = library_classes(library)
     by_alias = {alias: one for one in known.values() for alias in (one.name, *one.aliases)}
     if name not in by_alias:

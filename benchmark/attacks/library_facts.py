@@ -1,6 +1,6 @@
-"""What must be known about the attack classes of the libraries and cannot be asked of them: bounds, targets, reasons.
+"""Facts about the attack classes that the libraries do not provide: bounds, targets, and reasons for exclusion.
 
-Nothing here imports a library: cells of a run are read where none is installed.
+Nothing here imports a library, because the cells of a run must be readable without the libraries.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class BoundFacts:
     """The norm of the bound, or the one that is minimised, where no parameter chooses it."""
 
     def bound(self, values: Mapping[str, Any]) -> Bound | None:
-        """The bound at some values; None where it is not known, or there is none."""
+        """The bound for these parameter values; None if it is unknown or does not exist."""
         norm = self.norm or values.get("norm")
         radius = values.get(self.radius)
         if self.kind != "radius" or norm not in NORMS or not isinstance(radius, (int, float)):
@@ -224,7 +224,7 @@ class BoundFacts:
         return Bound(norm, float(radius))
 
     def minimised(self, values: Mapping[str, Any]) -> Norm | None:
-        """The norm that is made small at some values; None where it is not known, or there is none."""
+        """The norm that is minimised for these parameter values; None if it is unknown or does not exist."""
         if self.kind != "minimum-norm":
             return None
         chosen = {str(values.get(key)).lower() for key in NORM_PARAMETERS}
@@ -232,7 +232,7 @@ class BoundFacts:
 
     @property
     def words(self) -> str:
-        """For a list of classes."""
+        """The bound in words, for a list of classes."""
         if self.kind == "radius":
             return f"{self.norm or 'norm'}:{self.radius}"
         if self.kind == "asked for":
@@ -241,7 +241,7 @@ class BoundFacts:
 
 
 def bound_facts(library: str, name: str, parameters: Mapping[str, Any]) -> BoundFacts:
-    """What is known of a class with these parameters; classes that are new to us follow the same habits."""
+    """The facts about a class with these parameters; an unknown class follows the conventions of its library."""
     minimum_norm = MINIMUM_NORM.get(library, {})  # type: ignore[call-overload]
     if name in minimum_norm:
         return BoundFacts("minimum-norm", norm=minimum_norm[name])

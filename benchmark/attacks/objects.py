@@ -1,4 +1,4 @@
-"""Attacks that are given in Python: specs, objects of the libraries, and callables with a bound."""
+"""Attacks from Python code: specs, objects of the libraries, and callables with a bound."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PASSED_OVER = {name for names in SET_HERE.values() for name in names} - {"init_a
 
 
 def as_attack(given: GivenAttack) -> NamedAttack:
-    """The attack that was given, whatever stands for it."""
+    """The attack of a spec, a library object or a callable."""
     if isinstance(given, NamedAttack):
         return given
     if isinstance(given, str):
@@ -75,7 +75,7 @@ def as_attack(given: GivenAttack) -> NamedAttack:
 
 
 def _library_of(thing: object) -> str:
-    """The library that an object comes from, without importing one that nobody has imported."""
+    """The library of an object; only libraries that are already imported are checked."""
     for library, (module, name) in BASES.items():
         base = getattr(sys.modules.get(module), name, None)
         if base is not None and isinstance(thing, base):

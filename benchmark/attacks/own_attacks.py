@@ -38,7 +38,7 @@ GIVEN = 3
 
 @dataclass(frozen=True)
 class OwnAttack(ForeignAttack):
-    """A function or a class of the user; a cell's identity has the digest of its file as the library's version."""
+    """A function or a class of the user; the digest of its file is the library version in a cell's identity."""
 
     path: str = field(default="", compare=False)
     """Where it is; empty where it is known from the record of a cell alone."""
@@ -81,7 +81,7 @@ def run(model: nn.Module, images: Tensor, labels: Tensor, attack: OwnAttack) -> 
 
 
 def read_file_attack(path: Path, call: specs.Call, asked: Bound | None) -> OwnAttack:
-    """The attack that a spec names in a file."""
+    """The attack of a file that a spec names."""
     target = find_target(path, call.name)
     needed = [name for name in objects_needed(_signed(target), _given(target)) if name != BOUND]
     if needed:
@@ -126,7 +126,7 @@ def _signed(target: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _given(target: Callable[..., Any]) -> tuple[str, ...]:
-    """Parameters that are not the user's to give: the first three of a function, ``self`` of a class."""
+    """Parameters that a spec cannot set: the first three of a function, ``self`` of a class."""
     names = tuple(inspect.signature(_signed(target)).parameters)
     return names[:1] if inspect.isclass(target) else names[:GIVEN]
 
@@ -140,7 +140,7 @@ def _own_parameters(target: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def _with_extras(target: Callable[..., Any], call: specs.Call) -> dict[str, Parameter]:
-    """Its parameters; with ``**parameters``, whatever the spec gives."""
+    """Its parameters; for a callable with ``**parameters``, also every other parameter of the spec."""
     known = {name: one for name, one in _own_parameters(target).items() if name != BOUND}
     takes_all = any(one.kind is one.VAR_KEYWORD for one in inspect.signature(_signed(target)).parameters.values())
     extras = {key: _Guessed(key, str) for key in call.arguments if takes_all and key not in known}
@@ -148,7 +148,7 @@ def _with_extras(target: Callable[..., Any], call: specs.Call) -> dict[str, Para
 
 
 class _Guessed(Parameter):
-    """A parameter of which nothing is known but the text that was given."""
+    """A parameter without a known type; its value is guessed from the text."""
 
     def read(self, text: str, what: str) -> Value:
         if text.lower() in ("true", "false", "none"):
@@ -158,7 +158,7 @@ class _Guessed(Parameter):
 
 
 def _limit(target: Callable[..., Any], values: Mapping[str, Value], asked: Bound | None, what: str) -> Bound | None:
-    """The bound that is known without the spec's word: of eps and norm, or of an attribute or parameter ``bound``."""
+    """The bound without ``bound=`` in the spec: from eps and norm, or from an attribute or parameter ``bound``."""
     said: Any = getattr(target, BOUND, None)
     parameters = inspect.signature(_signed(target)).parameters
     if BOUND in parameters and parameters[BOUND].default is not inspect.Parameter.empty:
@@ -190,6 +190,6 @@ def _read(said: Any, what: str) -> Bound | None:
 
 
 def recorded(name: str, settings: Mapping[str, Any], parameters: str, bound: Bound | None) -> OwnAttack:
-    """An attack of a file, known from the record of a cell."""
+    """An attack of a file that is known only from the record of a cell."""
     values = tuple((key, as_plain(key, value)) for key, value in settings.items())
     return OwnAttack(name, values, parameters, limit=bound)

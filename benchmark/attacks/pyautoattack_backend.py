@@ -65,7 +65,7 @@ def square(model: nn.Module, images: Tensor, labels: Tensor, attack: Square) -> 
 
 
 def autoattack(model: nn.Module, images: Tensor, labels: Tensor, attack: AutoAttack) -> Tensor:
-    """The library's own evaluation of the version asked for, on this batch."""
+    """The library's own evaluation, in the requested version, on this batch."""
     told = _NoPrediction(model)
     ball: dict[str, Any] = {"eps": attack.eps, "norm": NORMS[attack.norm]}
     settings: dict[str, Any] = {**ball, "version": attack.version, "seed": library_seed()}
@@ -80,9 +80,9 @@ def autoattack(model: nn.Module, images: Tensor, labels: Tensor, attack: AutoAtt
 
 
 class _NoPrediction(nn.Module):
-    """A model whose rows with NaN are won by one more class: the library takes the largest of NaNs to be class 0.
+    """A model with one more class, which is predicted for rows with NaN: the library would predict class 0 for them.
 
-    Where nothing is NaN the output is the model's own, to the last bit.
+    Without NaN, the output is exactly the output of the model.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Parameters of somebody else's function or class: from the text of a spec to values, by its signature."""
+"""Parameters of a foreign function or class: values from the text of a spec, by its signature."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Parameter:
         return self.default is inspect.Parameter.empty
 
     def read(self, text: str, what: str) -> Value:
-        """The value that a text stands for."""
+        """The value of a text."""
         if self.name in ABOUT_NORMS and text.lower() in NORM_WORDS:
             return NORM_WORDS[text.lower()]
         if self.kind is tuple:
@@ -54,7 +54,7 @@ class Parameter:
 
 
 def plain_parameters(target: Callable[..., Any], without: Collection[str] = ()) -> dict[str, Parameter]:
-    """The parameters that plain values can be given for; one that needs an object must have a default."""
+    """The parameters that accept plain values; a parameter that needs an object must have a default."""
     found = {}
     for name, parameter in inspect.signature(target).parameters.items():
         if name in without or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -67,7 +67,7 @@ def plain_parameters(target: Callable[..., Any], without: Collection[str] = ()) 
 
 
 def objects_needed(target: Callable[..., Any], without: Collection[str] = ()) -> list[str]:
-    """Parameters without a default that no plain value fits."""
+    """Parameters without a default that do not accept a plain value."""
     plain = plain_parameters(target, without)
     return [
         name
@@ -80,7 +80,7 @@ def objects_needed(target: Callable[..., Any], without: Collection[str] = ()) ->
 
 
 def as_plain(name: str, value: Any) -> Any:
-    """A value as cells and specs know it: norms by our names, lists as tuples."""
+    """A value as in cells and specs: norms by the names of this project, lists as tuples."""
     word = str(value).lower()
     if name in ABOUT_NORMS and not isinstance(value, bool) and word in NORM_WORDS:
         return NORM_WORDS[word]
@@ -88,14 +88,14 @@ def as_plain(name: str, value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value can stand in a spec and in the file of a cell."""
+    """Whether a spec and the file of a cell can contain the value."""
     if isinstance(value, tuple):
         return all(isinstance(part, (int, float)) for part in value)
     return value is None or isinstance(value, (bool, int, float, str))
 
 
 def read_values(known: Mapping[str, Parameter], call: specs.Call, kind: str) -> dict[str, Value]:
-    """Every parameter with its value: what a spec gives, and defaults for the rest."""
+    """Every parameter with its value: from the spec, or the default."""
     for key in call.arguments:
         if key not in known:
             raise BadInput(f"{kind} {call.name!r} has no parameter {key!r}; {did_you_mean(key, known)}")
@@ -108,7 +108,7 @@ def read_values(known: Mapping[str, Parameter], call: specs.Call, kind: str) -> 
 
 
 def written(known: Mapping[str, Parameter], values: Mapping[str, Value], always: str = "") -> str:
-    """What stands between the parentheses of a spec: values that are not defaults, and one parameter in any case."""
+    """The text between the parentheses of a spec: values that differ from defaults, and the parameter ``always``."""
     shown = {
         name: value
         for name, value in values.items()
@@ -123,7 +123,7 @@ def value_text(value: Value) -> str:
 
 
 def _kind(parameter: inspect.Parameter) -> Any:
-    """What a parameter may be, from its annotation or its default; None where that is nothing plain."""
+    """The type of a parameter, from its annotation or its default; None if the type is not plain."""
     if parameter.annotation is parameter.empty:
         return _kind_of(parameter.name, parameter.default)
     text = (
@@ -151,7 +151,7 @@ def _about_norm(parameter: inspect.Parameter) -> bool:
 
 
 def _kind_of(name: str, default: Any) -> Any:
-    """Without an annotation, a default says what its parameter is; a whole number may stand for any number."""
+    """The type of a parameter without annotation, from its default; a whole number may stand for any number."""
     if default is inspect.Parameter.empty or default is None:
         return Union[float, str, None]  # noqa: UP007
     if isinstance(default, bool):

@@ -20,7 +20,7 @@ NORM_NAMES = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
 class ContiguousGradient(nn.Module):
-    """The model with gradients that lie in memory as images do: the library flattens them with ``view``."""
+    """The model with contiguous gradients, because the library flattens them with ``view``."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def ead(model: nn.Module, images: Tensor, labels: Tensor, attack: EAD) -> Tensor
 
 
 def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:
-    """The original attack, two scalars at a time towards the next class: not what the authors ran."""
+    """The original attack, which raises two scalars at a time towards the next class; the authors ran another one."""
     following = (labels + 1) % count_classes(model, images)  # by itself, the library takes every model for one of ten
     return _run(torchattacks.JSMA(model, theta=attack.eps, gamma=attack.gamma), images, following, True)
 

@@ -22,7 +22,7 @@ Line = tuple[str, int, Any]
 
 @dataclass(frozen=True)
 class EnsembleFacts:
-    """A trained ensemble, as a cell knows it."""
+    """The facts about a trained ensemble that a cell stores."""
 
     defense: str
     """Short name for tables."""
@@ -40,7 +40,7 @@ class EnsembleFacts:
 
 @dataclass(frozen=True)
 class TestImages:
-    """The first so many images of a test set, in an order."""
+    """The first ``samples`` images of a test set, in some order."""
 
     dataset: str
     checksum: str
@@ -49,7 +49,7 @@ class TestImages:
 
 
 def rows_in(order: Order, size: int) -> NDArray[np.int64]:
-    """The rows of a test set of some size, in an order; the shuffled one depends on the size alone."""
+    """The rows of a test set in the given order; the shuffled order depends only on the size."""
     if order == "file":
         return np.arange(size)
     return np.random.RandomState(0).permutation(size)  # the old generator is the same in every version of NumPy
@@ -57,7 +57,7 @@ def rows_in(order: Order, size: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What else the records of an image depend on."""
+    """The other settings that the records of an image depend on."""
 
     seed: int
     batch_size: int
@@ -86,13 +86,13 @@ class Cell:
 
     @cached_property
     def series(self) -> str:
-        """Like the identity, whatever the number of samples: a larger sample set extends a smaller one."""
+        """Like the identity, but without the number of samples: a larger sample set extends a smaller one."""
         from benchmark.cells.codec import identity_of
 
         return identity_of(self, with_samples=False)
 
     def named(self, defense: str) -> Cell:
-        """The same cell under another name of its defense, which its identity does not depend on."""
+        """The same cell with another name of its defense; its identity does not change."""
         return (
             self
             if defense == self.ensemble.defense
@@ -101,28 +101,28 @@ class Cell:
 
     @property
     def paper_twin(self) -> Cell | None:
-        """For a cell of tier strict that shares its images with tier paper, the cell there."""
+        """The cell of tier paper whose images this cell of tier strict shares; None without one."""
         twin = self.task.paper_twin if isinstance(self.task, WhiteBox) else None
         return replace(self, task=twin) if twin else None
 
     @cached_property
     def line(self) -> Line:
-        """What it has in common with the cells beside it in a row of a table."""
+        """The key of its table row, which the cells of that row share."""
         return self.images.dataset, self.conditions.seed, self.task.asked
 
     @property
     def place(self) -> tuple[Line, str]:
-        """Where it stands in a table; of two cells with one place, the later one counts."""
+        """Its row and column in a table; of two cells with the same place, the later one counts."""
         return self.line, self.ensemble.defense
 
     @property
     def column(self) -> tuple[str, str, int]:
-        """The column of a table and its seed: an ensemble has one set of weights there."""
+        """Its table column and its seed; all cells with the same value have the same weights."""
         return self.images.dataset, self.ensemble.defense, self.conditions.seed
 
     @property
     def circumstances(self) -> dict[str, str]:
-        """What numbers that are compared should share."""
+        """Settings that should be equal for numbers that are compared."""
         ran = {"batch size": str(self.conditions.batch_size), "device": self.conditions.device}
         return ran | {"acceleration": self.conditions.acceleration} | self.task.used
 
@@ -133,12 +133,12 @@ class Cell:
 
 
 def setting(cell: Cell) -> tuple[str, str, str]:
-    """The attack as a table names it: what cells of several defenses, tiers and seeds have in common."""
+    """The attack as a table names it; cells of different defenses, tiers and seeds share it."""
     return cell.task.name, cell.task.parameters, cell.task.library
 
 
 def attack_titles(cells: Iterable[Cell]) -> dict[tuple[str, str, str], str]:
-    """What to call an attack, by dataset, attack and library: the library is named where there are several."""
+    """The title of an attack, by dataset, attack and library; it has the library if there are several."""
     keys = {(cell.images.dataset, cell.task.name, cell.task.library) for cell in cells}
     several = Counter((dataset, attack) for dataset, attack, _ in keys)
     return {
@@ -147,7 +147,7 @@ def attack_titles(cells: Iterable[Cell]) -> dict[tuple[str, str, str], str]:
 
 
 def in_both_tiers(cells: Iterable[Cell]) -> set[tuple[str, str, str]]:
-    """Attacks that tiers paper and strict both have: over these, the tiers differ in the way of attacking alone."""
+    """Attacks that tiers paper and strict both have; on these, the tiers differ only in their rules."""
     found: dict[str, set[tuple[str, str, str]]] = {"paper": set(), "strict": set()}
     for cell in cells:
         found.get(cell.task.group, set()).add(setting(cell))

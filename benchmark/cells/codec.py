@@ -1,6 +1,6 @@
-"""The one place where cells become JSON and come back; the words are those of the first version's files.
+"""Cells as JSON, and back; the keys are the same as in the first version.
 
-Identities are hashes of this JSON, so cells that were measured long ago keep their files and their names.
+Identities are hashes of this JSON, so old cells keep their files and their names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNSAID = {"published": None, "evaluation": "whitebox", "acceleration": "folded"}
 
 
 def to_json(cell: Cell) -> dict[str, Any]:
-    """Plain values, for files."""
+    """The cell as plain values, for files."""
     task = cell.task.written()
     content: dict[str, Any] = {
         "dataset": cell.images.dataset,
@@ -115,7 +115,7 @@ def _order(content: dict[str, Any]) -> Order:
 
 
 def identity_of(cell: Cell, with_samples: bool) -> str:
-    """Hash of everything that changes the records of a cell's images; ``with_samples`` also of their number."""
+    """Hash of everything that changes the records of a cell's images; ``with_samples`` adds their number."""
     content = to_json(cell)
     hashed = {name: content[name] for name in HASHED} | {"protocol": PROTOCOL}
     if cell.conditions.acceleration != "folded":

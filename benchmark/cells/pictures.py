@@ -1,4 +1,4 @@
-"""A few adversarial images of every cell, for a look at them: kept beside the records, never inside."""
+"""A few adversarial images of every cell for display, in a file beside the records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEGACY = ("image_clean",)
 
 @dataclass(frozen=True)
 class Pictures:
-    """Adversarial images by the `index` of their clean image, and what each member predicts for them."""
+    """Adversarial images by the `index` of their clean image, and the predictions of each member."""
 
     index: NDArray[np.int64]
     adversarial: NDArray[np.float16]
@@ -35,7 +35,7 @@ class Pictures:
         return safetensors.numpy.save(content)
 
     def columns(self, records: pd.DataFrame) -> dict[str, pd.Series[Any]]:
-        """The pictures as columns of records, as a batch has them; empty where there is none."""
+        """The pictures as columns of records; rows without a picture are empty."""
         places = [int(np.flatnonzero(records["index"] == row)[0]) for row in self.index]
         found: dict[str, list[Any]] = {
             "image_adversarial": [picture.tobytes() for picture in self.adversarial],
@@ -77,6 +77,6 @@ def picture_columns(records: pd.DataFrame) -> Pictures | None:
 
 
 def clean_file(folder: Path, images: TestImages) -> Path:
-    """Where a run keeps the first clean images of a dataset."""
+    """The file of a run with the first clean images of a dataset."""
     order = "" if images.order == "file" else f"-{images.order}"
     return folder / f"clean-{images.checksum[:16]}{order}.pictures"

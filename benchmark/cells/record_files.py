@@ -1,4 +1,4 @@
-"""Files of records: each says which cell it is of, and is believed only if all of it is what was written."""
+"""Files of records: each names its cell, and a checksum detects every change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNREADABLE = (OSError, pa.ArrowException, MemoryError, OverflowError, ValueError
 
 
 class Damaged(BadInput):
-    """A file of records that is not what was written."""
+    """A file of records was changed after it was written, or is unreadable."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} is damaged ({reason}); run the preset again to measure it anew")
@@ -34,7 +34,7 @@ class Damaged(BadInput):
 
 
 def write_records(path: Path, cell: Cell, records: pd.DataFrame, commit: str) -> None:
-    """Write records with the cell that they are of and a checksum over both."""
+    """Write records with their cell and a checksum of both."""
     _write(path, cell, _read_back(pa.Table.from_pandas(records, preserve_index=False)), commit)  # as readers find it
 
 
@@ -45,7 +45,7 @@ def _write(path: Path, cell: Cell, table: pa.Table, commit: str) -> None:
 
 
 def read_cell(path: Path) -> Cell:
-    """The cell that a file says it is of, without its records."""
+    """The cell that a file names, without its records."""
     try:
         return from_json(json.loads(_schema(path).metadata[CELL]))
     except UNREADABLE as error:
@@ -61,7 +61,7 @@ def columns_of(path: Path) -> list[str]:
 
 
 def read_commit(path: Path) -> str:
-    """The state of the code that wrote a file; empty where it does not say."""
+    """The commit of the code that wrote a file; empty if the file has none."""
     try:
         return (_schema(path).metadata or {}).get(COMMIT, b"").decode()
     except UNREADABLE as error:
@@ -69,7 +69,7 @@ def read_commit(path: Path) -> str:
 
 
 def read_records(path: Path, cell: Cell, span: Span) -> pd.DataFrame:
-    """The records of some rows of a cell; `Damaged` where the file holds anything else."""
+    """The records of some rows of a cell; raises `Damaged` if the file has other content."""
     try:
         with path.open("rb") as file:  # a path with a colon in it would be taken for an address
             table = pq.read_table(file)
@@ -93,7 +93,7 @@ def read_records(path: Path, cell: Cell, span: Span) -> pd.DataFrame:
 
 
 def rename_records(path: Path, other: Path, cell: Cell) -> None:
-    """Keep what a file holds in another one, under the name that a cell's defense has now."""
+    """Copy a file of records to another path, with the new name of the cell's defense."""
     with path.open("rb") as file:
         table = pq.read_table(file)
     commit = (table.schema.metadata or {}).get(COMMIT, b"").decode()
@@ -101,7 +101,7 @@ def rename_records(path: Path, other: Path, cell: Cell) -> None:
 
 
 def _fault(records: pd.DataFrame, span: Span) -> str:
-    """What is wrong with the rows of a file, in words; nothing where all is well."""
+    """The error in the rows of a file, in words; empty if there is none."""
     if len(records) != span.size:
         return f"it has {len(records)} rows instead of {span.size}"
     needed = [column for column in RECORDS.columns if column.default is None and column.name in records]
@@ -134,7 +134,7 @@ def _read_back(table: pa.Table) -> pa.Table:
 
 
 def _checksum(table: pa.Table, described: str, commit: str) -> str:
-    """sha256 over what a file says of itself and the content of the table, in Arrow's own stream format."""
+    """sha256 of a file's description and of the table's content, in Arrow's stream format."""
     plain = table.replace_schema_metadata(None).combine_chunks()
     stream: Any = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, plain.schema) as writer:

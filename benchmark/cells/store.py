@@ -1,4 +1,4 @@
-"""The store of a run: a manifest of what was asked, and one file of records per finished cell."""
+"""The store of a run: a manifest of the requested cells, and one file of records per finished cell."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Store:
 
     @contextlib.contextmanager
     def only_writer(self, say: Callable[[str], None] = lambda words: None) -> Iterator[None]:
-        """Hold the folder against every other process that writes in it, without what killed ones left half written."""
+        """Lock the folder against other writers, and delete temporary files of killed processes."""
         with only_writer(self.folder, say):
             for place, pattern in ((self.folder, ".*.tmp"), (self.folder, "figures/.*.tmp"), (self.cells, "**/.*.tmp")):
                 for leftover in place.glob(pattern):
@@ -59,7 +59,7 @@ class Store:
             yield
 
     def open(self, preset: str) -> None:
-        """Make the folder ready for a preset; refuse one that holds something else."""
+        """Prepare the folder for a preset; refuse a folder with other content."""
         manifest = self.folder / MANIFEST
         if manifest.is_file():
             there = self.manifest()["preset"]
@@ -70,7 +70,7 @@ class Store:
         writable_folder(self.cells)
 
     def _is_fresh(self) -> bool:
-        """True for an empty folder, or one a run was killed in before its first cell was planned."""
+        """True for an empty folder, also after a run that was killed before its first cell was planned."""
         ours = rf"\..+\.tmp|\.probe\.\d+|{re.escape(LOCK)}|{re.escape(HOLDER)}"
         there = [path for path in self.folder.rglob("*") if not re.fullmatch(ours, path.name)]
         return there in ([], [self.cells]) and not self.cells.is_file()
@@ -78,14 +78,14 @@ class Store:
     # --- the manifest ---
 
     def manifest(self) -> dict[str, Any]:
-        """What was asked of this folder."""
+        """The content of the manifest: all requests for this folder."""
         path = self.folder / MANIFEST
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
-            raise BadInput(f"{self.folder} holds no run: it has no {MANIFEST}") from None
+            raise BadInput(f"{self.folder} holds no run: it has no {MANIFEST}; give the folder of a run") from None
         except (ValueError, RecursionError) as error:
-            raise BadInput(f"{path} cannot be read: {error}") from None
+            raise BadInput(f"{path} cannot be read: {error}; restore it, or choose another folder") from None
         kinds = {"preset": str, "title": str, "commands": list, "cells": list}
         whole = isinstance(content, dict) and all(isinstance(content.get(key), kind) for key, kind in kinds.items())
         if not (whole and isinstance(content.get("surrogates", {}), dict)):
@@ -95,22 +95,22 @@ class Store:
         return content
 
     def asked(self) -> list[Cell]:
-        """Every cell that was asked for so far, in the manifest's order; none before there is a manifest."""
+        """Every requested cell so far, in the manifest's order; empty without a manifest."""
         cells = [from_json(entry) for entry in self._asked_before("cells", [])]
         for cell in cells:
             _check_names(cell)
         return cells
 
     def commands(self) -> list[str]:
-        """Every command that asked for them."""
+        """Every command that requested cells."""
         return self._asked_before("commands", [])
 
     def surrogates(self) -> dict[str, str]:
-        """How the ensembles that black-box attacks were made on were trained, in words, by their weights."""
+        """How the surrogates of black-box attacks were trained, in words, by the hash of their weights."""
         return self._asked_before("surrogates", {})
 
     def class_names(self) -> dict[str, list[str]]:
-        """The names of the classes of each dataset that has any."""
+        """The class names of each dataset that has them."""
         found = self._asked_before("class_names", {})
         return found if isinstance(found, dict) else {}
 
@@ -118,7 +118,7 @@ class Store:
         return self.manifest().get(key, nothing) if (self.folder / MANIFEST).is_file() else nothing
 
     def write_manifest(self, cells: list[Cell], content: dict[str, Any]) -> None:
-        """Record what was asked."""
+        """Write the manifest with the requested cells."""
         whole = {**content, "cells": [to_json(cell) for cell in cells]}
         whole["sha256"] = _checksum(whole)
         write_text(self.folder / MANIFEST, json.dumps(whole, indent=1, sort_keys=True) + "\n")
@@ -139,7 +139,7 @@ class Store:
         return self.path(cell).is_file() and complete
 
     def write(self, cell: Cell, records: pd.DataFrame) -> None:
-        """Keep a finished cell and drop its progress; images go to files of their own, first."""
+        """Write a finished cell and delete its progress; images are written first, to separate files."""
         if "adversarial" in records:
             kept = records[records["adversarial"].notna()]
             shapes = {tuple(shape) for shape in kept["adversarial_shape"]}
@@ -156,7 +156,7 @@ class Store:
         self.tidy(cell)
 
     def rename(self, before: Cell, cell: Cell) -> None:
-        """Keep what is there of a cell under another name of its defense; nothing is measured again."""
+        """Rename the files of a cell to another name of its defense; nothing is measured again."""
         old, new = self.path(before), self.path(cell)
         if old == new or not old.is_file():
             return
@@ -187,7 +187,7 @@ class Store:
         return cell.task.records.complete(from_wide(records))
 
     def set_aside_damaged(self, cells: Iterable[Cell]) -> list[str]:
-        """Rename files of finished cells that are not what was written, so that they are measured anew; a line each."""
+        """Rename damaged files of finished cells, so that these cells are measured again; return a message for each."""
         lines = []
         for cell in cells:
             if self.has(cell):
@@ -198,7 +198,7 @@ class Store:
         return lines
 
     def tidy(self, cell: Cell) -> None:
-        """Drop what a finished cell no longer needs; progress beyond its samples belongs to a larger one."""
+        """Delete files that a finished cell no longer needs; progress beyond its samples belongs to a larger cell."""
         for path in self._progress(cell).glob("*.parquet"):
             if _span(path).end <= cell.images.samples:
                 path.unlink()
@@ -211,17 +211,17 @@ class Store:
         return hardware.commit()
 
     def commits(self) -> Counter[str]:
-        """How many of the finished cells each state of the code has finished; empty for those that do not say."""
+        """The number of finished cells by the commit of the code; the commit is empty for files without one."""
         return Counter(read_commit(self.path(cell)) for cell in self.asked() if self.has(cell))
 
     # --- images ---
 
     def images_path(self, cell: Cell) -> Path:
-        """Where the adversarial images of a cell are, if they were kept: float32, with their `index`."""
+        """The file of a cell's adversarial images, if they were saved: float32, with their `index`."""
         return self.path(cell).with_suffix(".safetensors")
 
     def images(self, cell: Cell) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The `index` and the adversarial images of those that fooled the ensemble."""
+        """The `index` of the images that fooled the ensemble, and their adversarial images."""
         try:
             content = safetensors.numpy.load(self.images_path(cell).read_bytes())
             return content["index"], content["images"]
@@ -229,24 +229,24 @@ class Store:
             raise BadInput(f"{self.images_path(cell)} cannot be read ({error}); delete it and run again") from None
 
     def pictures_path(self, cell: Cell) -> Path:
-        """Where a few adversarial images of a cell are, for a look at them."""
+        """The file of a few adversarial images of a cell, for display."""
         return self.path(cell).with_suffix(".pictures")
 
     def pictures(self, cell: Cell) -> Pictures | None:
-        """A few adversarial images of a finished cell; None where there are none, as in committed results."""
+        """A few adversarial images of a finished cell; None if there are none, as in committed results."""
         path = self.pictures_path(cell)
         if path.is_file():
             return Pictures.from_file(path)
         return picture_columns(self._read_all(cell)) if "image_adversarial" in columns_of(self.path(cell)) else None
 
     def write_clean_pictures(self, taken: TestImages, images: NDArray[np.float32]) -> None:
-        """Keep the first clean images of a dataset, in the order in which cells take them, once for all cells."""
+        """Write the first clean images of a dataset, in the order of the cells, once for all cells."""
         path = clean_file(self.cells, taken)
         if not path.is_file():
             write_bytes(path, safetensors.numpy.save({"images": images.astype(np.float16)}))
 
     def clean_pictures(self, taken: TestImages) -> NDArray[np.float16] | None:
-        """The first clean images of a dataset, in the order in which cells take them."""
+        """The first clean images of a dataset, in the order of the cells."""
         path = clean_file(self.cells, taken)
         try:
             return safetensors.numpy.load(path.read_bytes())["images"] if path.is_file() else None
@@ -256,7 +256,7 @@ class Store:
     # --- failures ---
 
     def write_failure(self, cell: Cell, reason: str) -> None:
-        """Remember why a cell has no result; the next run tries it again."""
+        """Write the reason for a failed cell; the next run tries the cell again."""
         write_text(self._failure(cell), reason + "\n")
 
     def failure(self, cell: Cell) -> str | None:
@@ -273,16 +273,16 @@ class Store:
         return self.cells / "unfinished" / cell.series[:16]
 
     def write_batch(self, cell: Cell, first: int, records: pd.DataFrame) -> None:
-        """Keep the records of a finished batch of an unfinished cell."""
+        """Write the records of a finished batch of an unfinished cell."""
         folder = self._progress(cell)
         folder.mkdir(parents=True, exist_ok=True)
         write_records(folder / f"{first:06d}-{first + len(records):06d}.parquet", cell, records, self._commit)
 
     def batches(self, cell: Cell, images: bool = False) -> dict[Span, pd.DataFrame]:
-        """Finished batches: from unfinished work, from smaller or larger sample sets, and from the tier that has the
-        same adversarial images.
+        """Finished batches: from unfinished work, from smaller or larger sample sets, and from the tier with the same
+        adversarial images.
 
-        With ``images``, only those that hold their adversarial images.
+        With ``images``, only batches with their adversarial images.
         """
         found = {}
         for span, records in self._unfinished(cell):
@@ -305,7 +305,7 @@ class Store:
         return found
 
     def _unfinished(self, cell: Cell) -> Iterator[tuple[Span, pd.DataFrame]]:
-        """Batches of unfinished work; a damaged one is set aside, to be measured anew."""
+        """Batches of unfinished work; a damaged file is renamed, and its batch is measured again."""
         for path in sorted(self._progress(cell).glob("*.parquet")):
             try:
                 span = _span(path)
@@ -314,7 +314,7 @@ class Store:
                 _set_aside(damage)
 
     def _with_pictures(self, cell: Cell) -> pd.DataFrame:
-        """The records of a finished cell with its pictures among the columns, as a batch has them."""
+        """The records of a finished cell, with its pictures as columns."""
         whole, path = self._read_all(cell), self.pictures_path(cell)
         pictures = Pictures.from_file(path) if path.is_file() else picture_columns(whole)
         records = self._complete(cell, whole.drop(columns=[*PICTURES, *LEGACY], errors="ignore"))
@@ -336,7 +336,7 @@ class Store:
 
 
 def _check_names(cell: Cell) -> None:
-    """Refuse names with half of a surrogate pair: neither a table nor a file can hold them."""
+    """Refuse names that are not valid Unicode: neither a table nor a file can store them."""
     facts = cell.ensemble
     for text in (cell.images.dataset, facts.defense, facts.network, facts.training, cell.task.title, cell.task.library):
         try:
@@ -346,7 +346,7 @@ def _check_names(cell: Cell) -> None:
 
 
 def _checksum(content: dict[str, Any]) -> str:
-    """sha256 of what a manifest says."""
+    """sha256 of the content of a manifest."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -359,7 +359,7 @@ def _span(path: Path) -> Span:
 
 
 def _set_aside(damage: Damaged) -> str:
-    """Rename a damaged file; what to say about it."""
+    """Rename a damaged file; return the message about it."""
     aside = damage.path.with_suffix(".damaged")
     damage.path.replace(aside)
-    return f"{damage.path} is damaged ({damage.reason}): kept as {aside.name}, and measured anew"
+    return f"{damage.path} is damaged ({damage.reason}); it is renamed to {aside.name}, and its cell is measured again"

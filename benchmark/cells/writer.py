@@ -1,4 +1,4 @@
-"""One folder has one writer: a second process says who holds it, and waits; a killed one lets go."""
+"""One writer per folder: a second process names the first one and waits; a killed process releases the folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCK, HOLDER = ".lock", ".writer"
 
 @contextmanager
 def only_writer(folder: Path, say: Callable[[str], None] = lambda words: None) -> Iterator[None]:
-    """Hold the folder while the block runs; ``say`` is told who else holds it before the wait begins."""
+    """Lock the folder while the block runs; before a wait, ``say`` gets the name of the other process."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(folder / LOCK)
@@ -40,7 +40,7 @@ def only_writer(folder: Path, say: Callable[[str], None] = lambda words: None) -
 
 
 def _holder(folder: Path) -> str:
-    """Who holds a folder, as it says itself."""
+    """The process that locks a folder, as it describes itself."""
     try:
         return (folder / HOLDER).read_text(encoding="utf-8", errors="replace").strip() or "another process"
     except OSError:

@@ -1,1 +1,1 @@
-"""What a paper claims of a model: read, put to the test, and answered with a certificate that anybody can check."""
+"""Claims about a model: read them, test them, and write a certificate that anybody can check."""

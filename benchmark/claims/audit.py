@@ -1,4 +1,4 @@
-"""Audits: the claimed attack as claimed, then stronger ones, cheapest first, until the claim falls or all are spent."""
+"""Audits: the claimed attack first, then stronger attacks by cost, until the claim is refuted or none is left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEAD = 0.2
 
 @dataclass(frozen=True)
 class Terms:
-    """How an audit is carried out."""
+    """The settings of an audit."""
 
     samples: int = 200
     """Images at most, in a fixed random order of the test set."""
@@ -60,7 +60,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit says of one claim, and what proves it."""
+    """The result of an audit for one claim, with its certificate."""
 
     claim: Claim
     outcome: Outcome
@@ -83,13 +83,13 @@ def audit(
     say: Callable[[str], None] = lambda words: None,
     kept: Path | None = None,
 ) -> Finding:
-    """Put one claim about a model to the test.
+    """Test one claim about a model.
 
     ``kept`` is a file for the state of an unfinished audit. An audit that was stopped, or whose budget was spent,
     resumes from it. It is removed when the audit ends with a verdict.
     """
     if terms.samples > len(data.test):
-        raise BadInput(f"samples is {terms.samples}; {data.name} has {len(data.test)} test images")
+        raise BadInput(f"samples is {terms.samples}; {data.name} has only {len(data.test)} test images; choose fewer")
     if claim.attack:
         claim.attack.check_classes(data.classes)
     # fixed, so that a larger audit extends a smaller one, and random, so that a part stands for the whole
@@ -121,13 +121,13 @@ def audit(
 
 
 def _identity(claim: Claim, trained: Trained, data: Dataset, terms: Terms) -> str:
-    """A digest of what decides which images are attacked how; a larger budget or another alpha may resume."""
+    """A digest of all settings that change the attacks; an audit may resume with another budget or alpha."""
     same = replace(terms, budget=None, alpha=0.5)
     return hashlib.sha256(repr((claim, trained.provenance.identity, data.checksum, same)).encode()).hexdigest()
 
 
 class _Audit:
-    """An audit under way: which images are left, what fooled the others, and when it began."""
+    """A running audit: the images that are left, the adversarial images so far, and the start time."""
 
     def __init__(
         self,
@@ -148,19 +148,19 @@ class _Audit:
         self.found = file.read(identity)
         if self.found.tried:
             before, fooled = len(self.found.tried), len(self.found.adversarial)
-            say(f"resumes after {before} attacks, which fooled {fooled} images")
+            say(f"resuming after {before} attacks; they fooled {fooled} images")
 
     # --- what is known ---
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """For every image so far: right, and not fooled yet."""
+        """For every image so far: correctly classified and not fooled yet."""
         left = self.right[: self.seen].copy()
         left[[place for place in self.found.adversarial if place < self.seen]] = False
         return left
 
     def interval(self) -> tuple[float, float]:
-        """The accuracy left, at the confidence that the terms ask for."""
+        """Confidence interval of the accuracy that is left, at the level of the terms."""
         correct = self.correct
         if self.terms.until_decided:
             found = sequential.interval(correct, alpha=self.terms.alpha)
@@ -168,13 +168,13 @@ class _Audit:
         return accuracy_interval(int(correct.sum()), len(correct), 1 - self.terms.alpha)
 
     def refuted(self) -> bool:
-        """Whether the accuracy left lies below the claim, its interval included."""
+        """Whether the whole interval of the accuracy that is left lies below the claim."""
         return self.seen > 0 and self.interval()[1] < self.claim.least
 
     # --- what is done ---
 
     def go(self) -> None:
-        """Batch after batch, or all images at once; stops when the claim has fallen or the time is spent."""
+        """Attack batch by batch, or all images at once, until the claim is refuted or the budget is spent."""
         size = self.terms.batch_size if self.terms.until_decided else self.terms.samples
         for first in range(0, self.terms.samples, size):
             self.seen = min(first + size, self.terms.samples)
@@ -184,7 +184,7 @@ class _Audit:
                 return
 
     def _attack(self, first: int) -> bool:
-        """Attack the images from ``first`` on; True when the claim has fallen or the time is spent."""
+        """Attack the images from ``first`` on; True if the claim is refuted or the budget is spent."""
         dead = self._as_claimed(first) if self.claim.attack else 0.0
         if self.refuted():
             return True
@@ -204,7 +204,7 @@ class _Audit:
         return False
 
     def _as_claimed(self, first: int) -> float:
-        """Run the claimed attack as claimed; gives the share of images on which it had no gradient or never moved."""
+        """Run the claimed attack as claimed; return the share of images without a gradient or without a change."""
         named = self.claim.attack
         assert named is not None
         tier = self.terms.tier
@@ -222,7 +222,7 @@ class _Audit:
         return float(np.mean(found.dead[first : self.seen]))
 
     def _stages(self, dead: float) -> Iterator[tuple[Stage, str]]:
-        """Stronger attacks with the reason for each: cheapest first, unless the claimed attack had no gradient."""
+        """Stronger attacks with reasons, cheapest first; query-only first if the claimed attack had no gradient."""
         assert self.claim.bound is not None
         members = len(self.subject.ensemble)
         found = stages(self.terms.suite, self.claim.bound, members, self.subject.classes)
@@ -242,7 +242,7 @@ class _Audit:
             yield stage, reason
 
     def _run(self, stage: Stage, places: Rows) -> None:
-        """Attack images that are left, batch by batch, and keep those that fool the model."""
+        """Attack the images that are left, batch by batch, and keep the adversarial images that fool the model."""
         found, subject, size = self.found, self.subject, self.terms.batch_size
         found.tried[stage.label] = None
         key = f"{stage.label}, images to {self.seen}"

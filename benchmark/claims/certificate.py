@@ -2,9 +2,9 @@
 
 A certificate is a Parquet file: a row per adversarial image with its index in the test set, its label and its pixels,
 and in the metadata what is claimed and what was found, with a checksum over everything. Pixels are kept as the bits
-that differ from the clean image, which compresses them without rounding; so they can only be read beside the right
-data. Nothing in the file is trusted: labels and clean images come from the data, predictions from the model that the
-reader gives, and the sentence is worked out again from what was checked.
+that differ from the clean image, which compresses them without rounding; so a reader needs the same data. Nothing in
+the file is trusted: labels and clean images come from the data, predictions come from the reader's model, and the
+sentence is computed again from the checked values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Pixels = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Statement:
-    """What a certificate says; all of it is checked or shown as somebody's words."""
+    """The statement of a certificate. It is untrusted: each field is checked, or shown as a quotation."""
 
     claim: str
     claimed: float
@@ -92,7 +92,7 @@ def is_certificate(path: Path) -> bool:
 
 
 def read_statement(path: Path) -> Statement:
-    """What a certificate says, without its images; believe it only after `read_certificate`."""
+    """The statement of a certificate, without its images; do not trust it before `read_certificate`."""
     try:
         if path.stat().st_size > LARGEST:
             raise BadInput(f"{path} has {path.stat().st_size:,} bytes; a certificate has at most {LARGEST:,}")
@@ -100,11 +100,13 @@ def read_statement(path: Path) -> Statement:
     except BadInput:
         raise
     except UNREADABLE as error:
-        raise BadInput(f"{path} is not a certificate, or is damaged ({type(error).__name__})") from None
+        raise BadInput(
+            f"{path} is not a certificate, or is damaged ({type(error).__name__}); get the file again"
+        ) from None
 
 
 def read_certificate(path: Path, clean: Pixels) -> Certificate:
-    """All of a certificate; ``clean`` is the whole test set."""
+    """Read a whole certificate; ``clean`` are all clean images of the test set."""
     read_statement(path)  # of a sensible size
     try:
         with path.open("rb") as file:
@@ -122,14 +124,17 @@ def read_certificate(path: Path, clean: Pixels) -> Certificate:
         statement = _statement(path, metadata[KEY])
         index = table["index"].to_numpy()
         if len(index) and not (index.min() >= 0 and index.max() < len(clean)):
-            raise BadInput(f"{path} refers to images beyond the {len(clean)} images of the test set")
+            raise BadInput(
+                f"{path} refers to images beyond the {len(clean)} images of the test set; "
+                "run adp-bench verify --dataset with its data"
+            )
         if len(np.unique(index)) < len(index):
             raise BadInput(f"{path} contains the same image twice")
         found = [_unpacked(bits, clean[row]) for bits, row in zip(table["pixels"].to_pylist(), index, strict=True)]
     except BadInput:
         raise
     except UNREADABLE as error:
-        raise BadInput(f"{path} is damaged ({type(error).__name__})") from None
+        raise BadInput(f"{path} is damaged ({type(error).__name__}); get the file again") from None
     images = np.stack(found) if found else np.empty((0, *clean.shape[1:]), dtype=np.float32)
     return Certificate(statement, index, table["label"].to_numpy(), images)
 
@@ -150,7 +155,7 @@ def distances(clean: Pixels, images: Pixels, bound: Bound) -> NDArray[np.float64
 
 
 def _checksum(table: pa.Table, described: str) -> str:
-    """sha256 over what is said and every value of every row."""
+    """sha256 of the statement and of every value in every row."""
     digest = hashlib.sha256(described.encode())
     for name in ("index", "label"):
         digest.update(np.ascontiguousarray(table[name].to_numpy()).tobytes())
@@ -160,7 +165,7 @@ def _checksum(table: pa.Table, described: str) -> str:
 
 
 def _packed(image: Pixels, clean: Pixels) -> bytes:
-    """The bits in which two images differ; bytes of the same significance stand together, for the compression."""
+    """The bits in which two images differ, grouped by byte significance, which compresses better."""
     bits = np.ascontiguousarray(image).view(np.uint32) ^ np.ascontiguousarray(clean).view(np.uint32)
     return bits.reshape(-1).view(np.uint8).reshape(-1, 4).T.tobytes()
 
@@ -173,7 +178,7 @@ def _unpacked(packed: bytes, clean: Pixels) -> Pixels:
 
 
 def _statement(path: Path, text: bytes) -> Statement:
-    """Types are checked one by one: this is somebody's file."""
+    """Parse a statement and check the type of every field: the file is untrusted."""
     described: dict[str, Any] = json.loads(text)
     if described.pop("version") != VERSION:
         raise BadInput(f"{path} is a certificate of another version; check it with a newer adp-bench")

@@ -1,4 +1,4 @@
-"""A certificate checked: no attack is run, and nothing in the file is believed."""
+"""Check a certificate: no attack is run, and nothing in the file is trusted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a certificate proves of a model, worked out anew, and everything that is wrong with it."""
+    """The result of a certificate, computed again, and all errors that were found in it."""
 
     complaints: tuple[str, ...]
     images: int
@@ -41,11 +41,16 @@ def check(path: Path, trained: Trained, data: Dataset, batch_size: int = 200) ->
     stated, index, images = found.statement, found.index, found.images
     complaints = []
     if stated.data != data.checksum:
-        raise BadInput(f"{path} was made with other data than {data.name}: the checksums differ")
+        raise BadInput(
+            f"{path} was made with other data than {data.name}: the checksums differ; "
+            "run adp-bench verify --dataset with its data"
+        )
     if stated.weights != trained.provenance.identity:
         complaints.append("the weights of the model differ from the certificate")
     if max(stated.tried, default=0) >= len(data.test):
-        raise BadInput(f"{path} refers to images that {data.name} does not have")
+        raise BadInput(
+            f"{path} refers to images that {data.name} does not have; run adp-bench verify --dataset with its data"
+        )
     bound = read_bound(stated.bound)
     claim = read_claim(stated.claim)
     if claim.bound != bound:
@@ -77,7 +82,7 @@ def check(path: Path, trained: Trained, data: Dataset, batch_size: int = 200) ->
 
 
 def _allowed(bound: Bound, image: Pixels) -> float:
-    """The radius, and what rounding to float32 may add to it; as for every adversarial image of a run."""
+    """The radius plus the rounding error of float32, as for every adversarial image of a run."""
     if bound.norm == "l0":
         return bound.radius
     if bound.norm == "linf":

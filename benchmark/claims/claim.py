@@ -1,4 +1,4 @@
-"""Claims: an attack, or no attack, and the accuracy that is said to be left."""
+"""Claims: the accuracy that a paper reports under an attack, or without one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLE = 'write "pgd(eps=8/255)=48.4", "strong(linf:8/255)=30" or "clean=93.2";
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody says of a model: under this attack, so much accuracy is left."""
+    """A claimed accuracy of a model under an attack, or without one."""
 
     text: str
     accuracy: float
@@ -32,8 +32,8 @@ class Claim:
     def least(self) -> float:
         """The smallest accuracy that agrees with the claim.
 
-        A number that was measured on few images has an interval of its own, and only an accuracy below all of it
-        refutes the claim.
+        A number that was measured on few images has a confidence interval, and only an accuracy below this whole
+        interval refutes the claim.
         """
         if self.samples is None:
             return self.accuracy
@@ -41,7 +41,7 @@ class Claim:
 
     @property
     def words(self) -> str:
-        """The claimed number, with its lower end where the claim says on how many images it was measured."""
+        """The claimed accuracy, with the lower end of its interval if the claim has a number of images."""
         share = f"{100 * self.accuracy:.4g} % claimed"
         if self.samples is None:
             return share
@@ -49,7 +49,7 @@ class Claim:
 
 
 def read_claim(text: str) -> Claim:
-    """Read ``pgd(eps=8/255)=48.4``, ``strong(l2:0.5)=30`` or ``clean=93.2``, each perhaps with ``on 1000``."""
+    """Read ``pgd(eps=8/255)=48.4``, ``strong(l2:0.5)=30`` or ``clean=93.2``; ``on 1000`` may follow."""
     match = re.fullmatch(r"\s*(?P<what>.+)=\s*(?P<accuracy>[^=()]+?)\s*%?\s*(?:on\s+(?P<samples>\d{1,9}))?\s*", text)
     if match is None:
         raise BadInput(f"cannot read the claim {text!r}; {EXAMPLE}")
@@ -58,7 +58,7 @@ def read_claim(text: str) -> Claim:
         raise BadInput(f"the accuracy of the claim {text!r} is {match['accuracy']!r}; {EXAMPLE}")
     if 0 < accuracy < 1 and "%" not in text:
         told = f"write {100 * accuracy:g}, or {accuracy:g}% if that is meant"
-        raise BadInput(f"the accuracy of the claim {text!r} is in percent, and {accuracy:g} % is little; {told}")
+        raise BadInput(f"the claim {text!r} states an accuracy of only {accuracy:g} %; {told}")
     samples = int(match["samples"]) if match["samples"] else None
     if samples == 0:
         raise BadInput(f"the claim {text!r} has 0 images; give the number of images, or omit it")

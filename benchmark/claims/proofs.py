@@ -1,4 +1,4 @@
-"""Certificates found in folders, each checked where the data and the model are here."""
+"""Find certificates in folders, and check each one if its data and its model are available."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ AUDIT = "audit.json"
 
 
 def certificates_in(folder: Path) -> list[Path]:
-    """The certificates of an audit; BadInput where its summary cannot be read, or names more than are there."""
+    """The certificates of an audit; BadInput if its summary is unreadable, or has fewer claims than certificates."""
     path = folder / AUDIT
     try:
         audited = json.loads(path.read_text(encoding="utf-8"))
         claims = [str(entry["claim"]) for entry in audited]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInput(f"{path} cannot be read ({type(error).__name__}); audit again") from None
+        raise BadInput(f"{path} cannot be read ({type(error).__name__}); run the audit again") from None
     found = sorted(folder.glob("certificate-*.parquet"))
     if len(found) > len(claims):
-        raise BadInput(f"{folder} has {len(found)} certificates and an {AUDIT} of {len(claims)} claims; audit again")
+        raise BadInput(
+            f"{folder} has {len(found)} certificates, but its {AUDIT} has {len(claims)} claims; run the audit again"
+        )
     return found
 
 
 class Checker:
-    """Checks certificates against the models that were given, then against those here; nothing is fetched for it."""
+    """Checks certificates against the given models, then against the checkpoints here; nothing is downloaded."""
 
     def __init__(self, models: Sequence[str] = (), trust: bool = False) -> None:
         self.models, self.trust = models, trust
 
     def proof(self, path: Path) -> Proof:
-        """A certificate with what its check says; BadInput for a file that is none."""
+        """A certificate with the result of its check; BadInput if the file is not a certificate."""
         stated = read_statement(path)
         if not stated.bound:
             raise BadInput(f"{path} has no bound, so it proves nothing about attacks")
@@ -48,7 +50,7 @@ class Checker:
         return Proof(str(path), *about, *self._checked(path, stated))
 
     def _checked(self, path: Path, stated: Statement) -> tuple[bool, str, int, int]:
-        """Whether it verifies, in words, with the images that it is about and those left."""
+        """Whether it verifies, the result in words, its number of images, and the number of images left."""
         from benchmark import datasets
         from benchmark.claims.checking import check
 

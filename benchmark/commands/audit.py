@@ -1,4 +1,4 @@
-"""``adp-bench audit``: is what a paper claims of this model true?"""
+"""``adp-bench audit``: test the accuracy that a paper claims for a model."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def compare(
     threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: all cores; 1 for digits]")] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder.  [default: under results/runs]")] = None,
 ) -> None:
-    """Compare defenses on the same images. Train and run what is missing, then say what the numbers allow."""
+    """Compare defenses on the same images. Run missing trainings and attacks, then test the differences."""
     load_torch()
     from dataclasses import replace
 
@@ -142,7 +142,7 @@ def compare(
         if canonical(spec) in map(canonical, specs[:position]) or len(specs) == 1:
             raise BadInput(f"{spec} cannot be compared with itself; choose another --against")
     shown = [labels.get(spec, spec) for spec in specs]
-    asked = () if dataset or preset else ("comparing on digits; --dataset or --preset asks for another",)
+    asked = () if dataset or preset else ("comparing on digits; choose other data with --dataset or --preset",)
     place = (dataset,) if own and dataset else ()
     wish = Wish(
         tiers=tuple(tier or []),

@@ -1,4 +1,4 @@
-"""``adp-bench crosscheck``: one attack at one setting through every library that has it, on the same images."""
+"""``adp-bench crosscheck``: run one attack with the same settings and images in every library that has it."""
 
 from __future__ import annotations
 

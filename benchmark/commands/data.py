@@ -1,4 +1,4 @@
-"""``adp-bench data``: get the datasets, check them again, and say where they are."""
+"""``adp-bench data``: download the datasets, check them, and print their folders."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _arrived(name: str) -> str:
 
 
 def _content(name: str) -> str:
-    """What a dataset of the user's holds, in words; others are in ``adp-bench list datasets``."""
+    """Describe the content of the user's own data; empty for a registered dataset."""
     from benchmark import datasets
 
     entry = datasets.find(name)
@@ -83,7 +83,7 @@ def _content(name: str) -> str:
 
 
 def _known(names: list[str] | None) -> list[str]:
-    """The names in the order given, once each; an unknown one is BadInput before anything is done."""
+    """The given names without duplicates, or all names; an unknown name raises BadInput before any work."""
     from benchmark import datasets
 
     for name in names or []:

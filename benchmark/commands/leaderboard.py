@@ -1,4 +1,4 @@
-"""``adp-bench leaderboard``: every run, audit and entry that is found, on one page."""
+"""``adp-bench leaderboard``: rank the defenses of all runs, audits and entries on one page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def leaderboard(
         bool, typer.Option("--trust", help="Allow TorchScript and torch.export models, which can run code when loaded.")
     ] = False,
 ) -> None:
-    """Rank all measured defenses on one page. A rank needs a significant test. No attack is run."""
+    """Rank all measured defenses on one page. Only significant differences change a rank. No attack is run."""
     from benchmark.claims.proofs import Checker
     from benchmark.findings.board import boards_of
     from benchmark.reports.leaderboard import Leaderboard, write_leaderboard
@@ -61,14 +61,14 @@ def leaderboard(
     boards = boards_of(found.runs, proofs, found.entries)
     if not boards:
         names = ", ".join(map(str, what or [DEFAULT]))
-        raise BadInput(f"there is no sound run, audit or entry in {names}; run a preset first: adp-bench run demo")
+        raise BadInput(f"there is no valid run, audit or entry in {names}; run a preset first: adp-bench run demo")
     writable_folder(out)
     write_leaderboard(out, Leaderboard(boards, len(found.runs), len(proofs), len(found.entries), tuple(damaged)))
     typer.echo(visible(out / "leaderboard.html"))
 
 
 class _Found:
-    """What the named folders and files hold; a damaged one is told and left out."""
+    """Runs, certificates and entries of the given paths; damaged ones are reported and left out."""
 
     def __init__(self, what: list[Path], out: Path, left_out: Callable[[Exception], None]) -> None:
         self.runs: list[Results] = []
@@ -81,7 +81,7 @@ class _Found:
             elif path.suffix == ".json" and path.is_file():
                 self._entry(path)
             else:
-                raise BadInput(f"{path} is neither a folder nor an entry (.json)")
+                raise BadInput(f"{path} is neither a folder nor an entry (.json); give a folder of runs or an entry")
         self.certificates = list({path.resolve(): path for path in self.certificates}.values())
 
     def _folder(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""``adp-bench list``: what there is to choose from."""
+"""``adp-bench list``: the names that commands accept."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def listing(
     if not what and library is None:
         _overview(kinds, as_json)
         return
+    what = what or "attacks"  # only attacks have libraries
     if what not in kinds:
         raise BadInput(f"cannot list {what!r}; {did_you_mean(what, kinds)}")
     if library is not None and what != "attacks":
@@ -92,7 +93,7 @@ def _attacks() -> list[Row]:
 
 
 def _classes(library: str) -> list[Row]:
-    """A row per attack class of a library; those that cannot take part say why."""
+    """One row per attack class of a library; a class that cannot be used has the reason."""
     from benchmark.attacks.library_attacks import library_classes
 
     return [
@@ -108,7 +109,7 @@ def _classes(library: str) -> list[Row]:
 
 
 def _more(library: str | None, rows: list[Row]) -> str:
-    """What to know beside the list."""
+    """Hints that follow the list."""
     if library is None:
         return (
             "\nEvery attack class of torchattacks, art or foolbox: adp-bench list attacks --library torchattacks"
@@ -129,7 +130,7 @@ def _presets() -> list[Row]:
 
 
 def _checkpoints() -> list[Row]:
-    """Trained ensembles in this folder's results: those that come with the project, then those trained here."""
+    """Trained ensembles: first the reference ensembles of the project, then the ensembles trained in this folder."""
     from benchmark.ensembles.folders import ENSEMBLES, references
     from benchmark.ensembles.provenance import others_of
     from defenses.checkpoints import FILE_NAME, read_provenance
@@ -177,7 +178,7 @@ def _datasets() -> list[Row]:
 
 
 def _registered(registry: Registry[Any]) -> list[Row]:
-    """A row per name: its parameters with defaults, or what an alias stands for, and what it is."""
+    """One row per name, with its description and its spec: parameters with defaults, or the target of an alias."""
     from defenses.specs import parameters, value_text
 
     rows = []

@@ -1,4 +1,4 @@
-"""Names that the shell completes; only what can be looked up without loading torch."""
+"""Names for shell completion, looked up without loading torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ KINDS = ("defenses", "attacks", "datasets", "networks", "presets", "checkpoints"
 
 
 def kinds(incomplete: str) -> list[str]:
-    """What can be listed."""
+    """Kinds of entries that `adp-bench list` accepts."""
     return [name for name in KINDS if name.startswith(incomplete)]
 
 
 def defenses(incomplete: str) -> list[str]:
-    """Registered defenses; files are the shell's own business."""
+    """Registered defenses; the shell itself completes file names."""
     from defenses.catalogue import DEFENSES
 
     return [name for name in DEFENSES.names() if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""``adp-bench preset show``: a preset that comes with the project, as a file to start from."""
+"""``adp-bench preset show``: print a preset of the project as a TOML file to edit."""
 
 from __future__ import annotations
 

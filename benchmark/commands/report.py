@@ -1,4 +1,4 @@
-"""``adp-bench report``: make the tables, figures and page of a run folder again, from its cells alone."""
+"""``adp-bench report``: write the tables, figures and report of a run again, from its stored cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``adp-bench run``: run a preset, or what is missing of it."""
+"""``adp-bench run``: run a preset; finished cells are not run again."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def run(
     )
     stopping = read_narrow(until, alpha, budget)
     if stopping and executor != "local":
-        raise BadInput(f"--until runs on this machine; leave out --executor {executor}")
+        raise BadInput(f"--until runs only on this machine; omit --executor {executor}")
     whole = load_preset(preset)
     chosen = narrow(whole, wish)
     set_threads(threads, [find(grid.dataset).threads for grid in chosen.grids])
@@ -193,7 +193,7 @@ def run(
 
 
 def read_samples(text: str | None) -> int | str | None:
-    """The number of images asked for, ``all``, or None."""
+    """The requested number of images, ``all``, or None."""
     if text is None or text == "all":
         return text
     if not text.isdecimal() or len(text) > 12 or int(text) < 1:
@@ -202,7 +202,7 @@ def read_samples(text: str | None) -> int | str | None:
 
 
 def read_seeds(text: str | None, seed: int) -> tuple[int, ...]:
-    """The seeds of ``--seeds 0,1,2``, once each, or the one of ``--seed``."""
+    """The distinct seeds of ``--seeds 0,1,2``; without that option, the seed of ``--seed``."""
     if text is None:
         return (seed,)
     parts = text.split(",")

@@ -1,4 +1,4 @@
-"""The options by which a run looks after every batch and stops early."""
+"""Options of early stopping: a run tests its results after every batch, and stops when they suffice."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def read_decided(
         _need({"alpha": alpha, "margin": margin, "budget": budget}, "--until decided")
         return None
     if until != "decided":
-        raise BadInput(f"--until is {until[:40]!r}; write decided, or leave it out")
+        raise BadInput(f"--until is {until[:40]!r}; write --until decided, or omit the option")
     margin = MARGIN if margin is None else margin
     if not 0 <= margin < 100:
         raise BadInput(f"--margin is {margin:g}; it must lie between 0 and 100 points")
     if seeds > 1:
-        raise BadInput(f"--until decided is about one training of each defense, not {seeds}; give one --seed")
+        raise BadInput(f"--until decided compares one training of each defense, not {seeds}; give one --seed")
     return Until(Decided(_checked(alpha), margin), seconds_of(budget) if budget is not None else None)
 
 
@@ -57,7 +57,7 @@ def _checked(alpha: float | None) -> float:
 
 
 def _need(options: dict[str, object], until: str) -> None:
-    """Refuse options that mean something with ``--until`` alone."""
+    """Refuse options that have no effect without ``--until``."""
     for name, value in options.items():
         if value is not None:
             raise BadInput(f"--{name} needs {until}")

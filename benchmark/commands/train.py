@@ -1,4 +1,4 @@
-"""``adp-bench train``: train one ensemble; the same command again resumes it."""
+"""``adp-bench train``: train one ensemble; run the same command again to resume."""
 
 from __future__ import annotations
 
@@ -113,6 +113,6 @@ def train(
         exact = shipped and not shipped.is_relative_to(ENSEMBLES) and f"-{CHANGED}-" not in shipped.parent.name
         if shipped and exact and out is None and not any(changes.values()):
             where = visible(shipped.parent)
-            typer.echo(f"{where} has the same settings; `adp-bench run` uses it before the new ensemble", err=True)
+            typer.echo(f"{where} has the same settings; `adp-bench run` will use it, not the new ensemble", err=True)
         folder = out / f"seed{one}" if out and seeds else out
         train_ensemble(request, changes, folder, device, threads, start_from, log, watch)

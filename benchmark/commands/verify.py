@@ -1,4 +1,4 @@
-"""``adp-bench verify``: check adversarial images that a run or a certificate keeps, without running any attack."""
+"""``adp-bench verify``: check the saved adversarial images of a run or a certificate; no attack is run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def verify(
     elif is_certificate(what):
         _verify_certificate(what, model or [], dataset, trust)
     else:
-        raise BadInput(f"{what} is not a run folder and not a certificate")
+        raise BadInput(
+            f"{what} is neither a run folder nor a certificate; give the folder of a run, or a .parquet file"
+        )
 
 
 def _verify_run(folder: Path, models: list[str], dataset: str | None, trust: bool) -> None:
@@ -62,7 +64,7 @@ def _verify_run(folder: Path, models: list[str], dataset: str | None, trust: boo
         typer.echo(visible(f"{cell.images.dataset} · {cell.title}: {verdict}"))
         wrong += bool(complaints)
     if wrong:
-        raise NotVerified(f"{wrong} of {len(kept)} cells did not verify")
+        raise NotVerified(f"{wrong} of {len(kept)} cells did not verify; their lines give the reasons")
 
 
 def _verify_certificate(path: Path, models: list[str], dataset: str | None, trust: bool) -> None:

@@ -1,4 +1,4 @@
-"""Real images with checked bytes and explicit splits: what every training and evaluation starts from."""
+"""Datasets for training and evaluation: images with checked bytes and explicit splits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A loaded dataset; ``flip`` says that a mirrored image keeps its class, ``checksum`` covers all of its content."""
+    """A loaded dataset. ``flip``: a mirrored image keeps its class. ``checksum`` covers the whole content."""
 
     name: str
     classes: int
@@ -46,7 +46,7 @@ class Dataset:
     class_names: tuple[str, ...] = ()
 
     def holdout(self, size: int, seed: int) -> tuple[LabelledImages, LabelledImages]:
-        """Train without ``size`` images drawn by ``seed``, and those images for validation; both in file order."""
+        """Hold out ``size`` training images, drawn by ``seed``: training and validation images, both in file order."""
         import torch
 
         if not 0 < size < len(self.train):
@@ -79,7 +79,7 @@ def describe() -> list[dict[str, object]]:
 
 
 def where(name: str) -> Path | None:
-    """The folder of a dataset's files, there or not; None for one that lives inside a library."""
+    """The folder of a dataset's files, which may not exist yet; None for a dataset inside a library."""
     entry = find(name)
     return data_folder() / entry.folder if entry.files else entry.path
 
@@ -91,17 +91,17 @@ def fetch(name: str, *, progress: bool = True) -> str:
 
 
 def verify(name: str) -> str:
-    """Check everything again, file by file, and give the dataset's checksum."""
+    """Check every file again, and return the dataset's checksum."""
     return _read(find(name))[2]
 
 
 def load(name: str, *, progress: bool = True) -> Dataset:
-    """Read a dataset, fetching it first if it is not there; a damaged file is BadInput and is left as it is."""
+    """Read a dataset, and fetch it first if it is missing; a damaged file raises BadInput and is not changed."""
     return _load(find(name), progress)
 
 
 def load_named(name: str) -> Dataset:
-    """The dataset that cells know by a name; nothing is opened that the user did not name (`named`)."""
+    """Read a dataset by its name in cells; only registered data and data that the user named are opened (`named`)."""
     return _load(named(name), progress=True)
 
 

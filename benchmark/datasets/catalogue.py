@@ -1,4 +1,4 @@
-"""The datasets as data: sizes, official checksums, file reader and the sources in the order they are tried."""
+"""The registered datasets: sizes, official checksums, file reader, and download sources in order."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Entry:
 
     @property
     def shelf(self) -> str:
-        """The folder of the ensembles that are trained on it: a changed dataset of the user's has another."""
+        """Folder name of the ensembles trained on it; changed data of the user get a new name."""
         return re.sub(r"[^\w.+=,()-]", "_", f"{self.name}-{self.checksum[:8]}") if self.own else self.name
 
     def recipe(self, name: str, **changes: Any) -> Recipe:

@@ -1,4 +1,4 @@
-"""Byte formats of the official files, read into arrays without ever unpickling."""
+"""Read the official file formats into arrays; nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def cifar10_splits(contents: Mapping[str, bytes]) -> tuple[Arrays, Arrays]:
 
 
 def cifar100_splits(contents: Mapping[str, bytes]) -> tuple[Arrays, Arrays]:
-    """Train and test of CIFAR-100 with the fine labels: the coarse one stands before them."""
+    """Train and test of CIFAR-100 with the fine label, which follows the coarse label in each record."""
     return read_cifar([contents["train.bin"]], 2), read_cifar([contents["test.bin"]], 2)
 
 

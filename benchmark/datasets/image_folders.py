@@ -23,7 +23,7 @@ IGNORED = {"thumbs.db", "desktop.ini"}
 
 
 def read_folder(folder: Path) -> dict[str, Any]:
-    """The arrays of a folder under the names of an npz file; classes are numbered in the order of their names."""
+    """Read a folder into arrays with the keys of an npz file; classes are numbered in alphabetical order."""
     files = {split: _files(folder / split) for split in SPLITS}
     if not files["test"]:
         raise BadInput(f"{folder} has no images in test/CLASS/; put them into {folder}/test/CLASS/*.png")
@@ -40,7 +40,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
 
 
 def _files(split: Path) -> list[Path]:
-    """The images of a part, class by class, in the order of their names."""
+    """The image files of a split, class by class, sorted by name."""
     found = []
     for place in sorted(split.iterdir()) if split.is_dir() else []:
         if place.name.startswith(".") or place.name.lower() in IGNORED:
@@ -67,12 +67,12 @@ def _pixels(paths: list[Path], first: Path, size: tuple[int, int], mode: str) ->
                 f"{path} has {here[0]}×{here[1]} pixels and {first} {size[0]}×{size[1]}; make all images the same size"
             )
         if own != mode:
-            raise BadInput(f"{path} is {own} and {first} is {mode}; save all images with the same channels")
+            raise BadInput(f"{path} has mode {own} and {first} has mode {mode}; save all images with the same channels")
         with _opened(path) as picture:
             try:
                 pixels[place] = np.asarray(picture.convert(mode)).reshape(pixels.shape[1:])
             except (OSError, ValueError, SyntaxError) as error:
-                raise BadInput(f"{path} cannot be read: {first_line(error)}") from None
+                raise BadInput(f"{path} cannot be read: {first_line(error)}; save the image again") from None
     return pixels
 
 
@@ -84,7 +84,7 @@ def _labels(paths: list[Path], names: list[str]) -> NDArray[np.int64]:
 
 
 def _look(path: Path) -> tuple[tuple[int, int], str]:
-    """Size and channels by the file's header: nothing is decoded yet."""
+    """Size and channels from the file's header, without decoding the image."""
     with _opened(path) as picture:
         if picture.mode not in MODES:
             raise BadInput(f"{path} has pixels of mode {picture.mode}; save it with 8 bits per channel")
@@ -99,6 +99,8 @@ def _opened(path: Path) -> Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             return Image.open(path, formats=[FORMATS[path.suffix.lower()]])
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise BadInput(f"{path} is too large: {first_line(error)}") from None
+        raise BadInput(f"{path} is too large: {first_line(error)}; resize the image") from None
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
-        raise BadInput(f"{path} is not a {FORMATS[path.suffix.lower()]} image: {first_line(error)}") from None
+        raise BadInput(
+            f"{path} is not a {FORMATS[path.suffix.lower()]} image: {first_line(error)}; save the image again"
+        ) from None

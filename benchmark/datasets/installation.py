@@ -1,4 +1,4 @@
-"""Official files on disk: finding them, checking them, and fetching what is missing without half-installing."""
+"""Official files on disk: find, check and fetch them; a failed fetch installs nothing."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def data_folder() -> Path:
 
 
 def missing(entry: Entry) -> list[str]:
-    """Files that are not on disk at all."""
+    """Files that are not on disk."""
     folder = data_folder() / entry.folder
     return [file for file in entry.files if not (folder / file).is_file()]
 
 
 def checked(entry: Entry, file: str) -> bytes:
-    """The content of one installed file, which matches its official checksum or is BadInput."""
+    """The content of one installed file; BadInput if it does not match its official checksum."""
     path = data_folder() / entry.folder / file
     remedy = f"run: adp-bench data fetch {entry.name}"
     try:
@@ -59,7 +59,7 @@ def checked(entry: Entry, file: str) -> bytes:
 
 
 def fetch(entry: Entry, progress: bool) -> str:
-    """Install what is missing or damaged, from the first source that delivers; returns what it was.
+    """Install missing and damaged files from the first source that has them; return the name of that source.
 
     Everything happens in a temporary folder inside the data folder, under a lock, and moves into place at the end.
     """
@@ -73,7 +73,7 @@ def fetch(entry: Entry, progress: bool) -> str:
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                display.step(f"another fetch of {entry.name} is under way; waiting for it")
+                display.step(f"another process is fetching {entry.name}; waiting for it")
                 lock.acquire()
             try:
                 return _fetch_alone(entry, data, display)
@@ -134,7 +134,7 @@ def _installed(entry: Entry, file: str) -> bool:
 
 
 def _move_into_place(order: Order) -> None:
-    """A new folder appears in one rename; in a folder that is there already, each file is replaced in one."""
+    """Move the files into place: a new folder by one rename, or one file at a time in an existing folder."""
     place = order.data / order.folder
     if not place.exists():
         order.deliver.rename(place)

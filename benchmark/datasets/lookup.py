@@ -1,4 +1,4 @@
-"""The one door to a dataset: a registered name, or one of the user's: ``data.npz``, a folder, ``file.py:load``."""
+"""Find a dataset by a registered name, or as the user's ``data.npz``, folder or ``file.py:load``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _opened: dict[str, Entry] = {}
 
 
 def find(spec: str) -> Entry:
-    """The dataset that a spec names; one of the user's is read and checked here, once."""
+    """The dataset of a spec; the user's own data are read and checked here, once."""
     if spec in catalogue.DATASETS.names():
         target: Any = catalogue.DATASETS.get(spec)
         return target if isinstance(target, Entry) else _remember(_from_package(spec, target))
@@ -46,9 +46,9 @@ def find(spec: str) -> Entry:
 
 
 def named(name: str) -> Entry:
-    """A dataset by the name that cells have: a registered one, or one that the user named in this process.
+    """A dataset by its name in cells: a registered dataset, or data that the user named in this process.
 
-    Nothing is opened here: a name in a run folder may be that of any file.
+    Nothing is opened here, because a name in a run folder may be the path of any file.
     """
     if name in _opened:
         return _opened[name]
@@ -58,7 +58,7 @@ def named(name: str) -> Entry:
 
 
 def is_own(spec: str) -> bool:
-    """True for a dataset that a user brings, which no preset can name."""
+    """True if the user or an installed package provides the dataset."""
     return find(spec).own
 
 
@@ -68,7 +68,7 @@ def _remember(entry: Entry) -> Entry:
 
 
 def _stamp(paths: list[Path]) -> tuple[tuple[int, int], ...]:
-    """Changes when a file does: what was read before is then read again."""
+    """Modification times and sizes of files: changed files are read again."""
     found = [os.stat(path) for path in paths if path.exists()]
     return tuple((state.st_mtime_ns, state.st_size) for state in found)
 
@@ -101,7 +101,7 @@ def _from_package(name: str, target: Callable[..., Any]) -> Entry:
 
 
 def _given(load: Callable[[], Any], where: str) -> Mapping[str, Any]:
-    """What a user's function gives: a dictionary with the keys of an npz file, or Keras' two pairs."""
+    """Call a user's function, which returns a dictionary with the keys of an npz file, or the two pairs of Keras."""
     try:
         found = load()
     except BadInput:
@@ -151,7 +151,7 @@ def _entry(name: str, found: Mapping[str, Any], where: str, path: Path | None) -
 
 
 def look_of(shape: tuple[int, int, int]) -> Look:
-    """What kind of images a user's are, by their size."""
+    """The kind of the user's images, by their shape."""
     channels, height, width = shape
     if max(height, width) <= TINY:
         return "tiny"

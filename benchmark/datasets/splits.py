@@ -1,4 +1,4 @@
-"""Arrays of a user's dataset, checked: what is not as it should be is refused by name, and the rest is said."""
+"""Check the arrays of a user's dataset: errors name the array, and remarks describe the accepted data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Splits:
 
     @property
     def checksum(self) -> str:
-        """sha256 of everything that a number can depend on."""
+        """sha256 of all images and labels, with their types and shapes."""
         digest = hashlib.sha256()
         for values in (*self.train, *self.test):
             digest.update(f"{values.dtype} {values.shape} ".encode())
@@ -58,7 +58,7 @@ class Splits:
 
 
 def read_splits(found: Mapping[str, Any], where: str) -> Splits:
-    """The splits among named arrays; ``where`` is the file they come from, for messages."""
+    """Check named arrays and return the splits; ``where`` is their file, for messages."""
     import numpy as np
 
     for key in ("x_test", "y_test"):
@@ -99,7 +99,7 @@ def read_splits(found: Mapping[str, Any], where: str) -> Splits:
 
 
 def _images(values: Any, what: str) -> tuple[Images, str]:
-    """Images channels first, bytes or float32 in [0, 1], and the order of the axes they had."""
+    """Images with channels first, as bytes or float32 in [0, 1], and the original order of their axes."""
     import numpy as np
 
     images = np.asarray(values)
@@ -108,7 +108,7 @@ def _images(values: Any, what: str) -> tuple[Images, str]:
     if images.ndim not in (3, 4):
         raise BadInput(f"{what} has shape {images.shape}; give images as (N, H, W, C), (N, C, H, W) or (N, H, W)")
     if 0 in images.shape:
-        raise BadInput(f"{what} is empty: its shape is {images.shape}")
+        raise BadInput(f"{what} is empty: its shape is {images.shape}; give at least one image")
     images, order = _channels_first(images)
     low, high = images.min(), images.max()
     if images.dtype == np.uint8:
@@ -121,9 +121,9 @@ def _images(values: Any, what: str) -> tuple[Images, str]:
 
 
 def _channels_first(images: NDArray[Any]) -> tuple[NDArray[Any], str]:
-    """The two axes of a square image are alike; otherwise there are fewer channels than rows or columns.
+    """Move the channels first: two equal axes are height and width; otherwise the channel axis is the shorter one.
 
-    What fits both is Keras' order.
+    An ambiguous shape is read in the order of Keras.
     """
     if images.ndim == 3:
         return images[:, None], "(N, H, W)"

@@ -1,4 +1,4 @@
-"""What is asked of an ensemble: which defense trained it, on what, with which networks, recipe and seed."""
+"""The request for an ensemble: its defense, dataset, networks, recipe and seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from defenses.training.recipes import Recipe
 
 @dataclass(frozen=True)
 class EnsembleRequest:
-    """An ensemble as a user asks for it."""
+    """An ensemble as the user requests it."""
 
     defense: str
     """A spec, or a checkpoint."""
@@ -35,7 +35,7 @@ class EnsembleRequest:
 
     @property
     def canonical_network(self) -> str:
-        """The one text form of its network."""
+        """The canonical spec of its network."""
         return canonical_network(self.network or self.about.network)
 
     @property
@@ -44,9 +44,9 @@ class EnsembleRequest:
         return self.recipe_with()
 
     def recipe_with(self, **changes: Any) -> Recipe:
-        """That recipe with some settings changed; a network from outside is trained on whole images only.
+        """The recipe with some settings changed.
 
-        It may not take smaller ones.
+        A network from outside is trained only on images of full size, because it may not accept smaller ones.
         """
         if find_network(self.network or self.about.network).foreign:
             changes = {"resolutions": (1.0,), **changes}

@@ -1,4 +1,4 @@
-"""Find the ensemble a request stands for: a checkpoint that was named, one that is there, or a new one."""
+"""Find the ensemble of a request: a named checkpoint, an existing ensemble, or a newly trained one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from defenses.user_functions import is_in_file
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained ensemble and the names it goes by in tables."""
+    """A trained ensemble and its names in tables."""
 
     label: str
     spec: str
@@ -47,16 +47,16 @@ class Trained:
 
     @property
     def training(self) -> str:
-        """How it was trained, in words; the file of a checkpoint may say anything."""
+        """How it was trained, in words; control characters from the checkpoint are escaped."""
         return visible(
             describe_training(self.provenance) + self.changed * ", with another version of the defense's file"
         )
 
 
 def load_outside(spec: str, about: Entry, trust: bool = False, network: str = "") -> Trained:
-    """The trained model that a spec names, checked on images like those of the dataset.
+    """Load the trained model of a spec, and check it on random images of the dataset's shape.
 
-    ``network`` is the one the user named, for checkpoints whose members are code in a file.
+    ``network`` is the network that the user named, for checkpoints whose members are code in a file.
     """
     ensemble = load_checkpoint(
         spec,
@@ -80,7 +80,7 @@ def load_outside(spec: str, about: Entry, trust: bool = False, network: str = ""
 
 
 def _describe(trained: Trained) -> str:
-    """What a spec was recognised as, and what can not be done with it."""
+    """The recognised kind of a checkpoint, and its limitation if it has one."""
     origin = trained.provenance
     words = f"adp-benchmark, {origin.members} × {origin.network}, {trained.training}"
     if origin.recognised:
@@ -115,7 +115,7 @@ def find(request: EnsembleRequest) -> Trained | None:
 
 
 def find_or_train(request: EnsembleRequest, device: str, say: Callable[[str], None]) -> Trained:
-    """Load the ensemble of a request; where there is none yet, say how long training takes, and train it."""
+    """Load the ensemble of a request; if there is none yet, print the expected training time and train it."""
     trained = find(request)
     if trained is None:
         with saying(f"measuring how long training {own_label(request.defense)} takes", say):
@@ -139,7 +139,7 @@ def announce(request: EnsembleRequest, seconds: float, say: Callable[[str], None
 
 
 def training_seconds(request: EnsembleRequest, device: str) -> float:
-    """How long training would take here, measured on two steps of it."""
+    """Expected training time on this machine, from two measured steps."""
     recipe = request.chosen_recipe
     data = training_data(request.dataset, recipe, request.seed)
     named, network = parse_defense(request.defense), request.canonical_network

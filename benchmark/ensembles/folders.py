@@ -1,4 +1,4 @@
-"""Where trained ensembles are: those that come with the project, and those trained here."""
+"""Folders of trained ensembles: the reference ensembles of the project, and the ensembles trained here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHANGED = "changed"
 
 
 def references() -> list[Path]:
-    """Where ensembles that come with the project may be: ``ADP_BENCH_CHECKPOINTS`` first, where it is set."""
+    """Folders of the reference ensembles; ``ADP_BENCH_CHECKPOINTS`` comes first if it is set."""
     named = os.environ.get("ADP_BENCH_CHECKPOINTS")
     if named and not Path(named).is_dir():
         raise BadInput(
@@ -44,7 +44,7 @@ def references() -> list[Path]:
 
 
 def default_folder(named: NamedDefense, request: EnsembleRequest, recipe: Recipe) -> Path:
-    """Where an ensemble goes when no folder is named."""
+    """The folder of an ensemble if the user names none."""
     words = [named.label, request.canonical_network, f"k{request.members}", recipe.name, f"seed{request.seed}"]
     if recipe != request.chosen_recipe:  # not to be taken for the recipe as it is
         settings = recipe.as_dict()
@@ -55,9 +55,9 @@ def default_folder(named: NamedDefense, request: EnsembleRequest, recipe: Recipe
 
 
 def locate(request: EnsembleRequest) -> Path | None:
-    """Where the trained ensemble is, or None when it has to be trained first.
+    """The checkpoint of the trained ensemble, or None if it must be trained first.
 
-    A reference ensemble that was trained on less than the recipe says is better than none, and says so in tables.
+    A reference ensemble with a shortened training is used if there is no other; tables show how it was trained.
     """
     named = parse_defense(request.defense)
     named.defense.check(request.members, 10**9)

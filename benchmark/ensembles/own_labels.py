@@ -1,4 +1,4 @@
-"""What tables call a trained ensemble unless the user says otherwise."""
+"""The default labels of trained ensembles in tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from defenses.members.combination import split_combination
 
 
 def own_label(spec: str) -> str:
-    """What tables call a defense unless the user says otherwise."""
+    """The default label of a defense in tables."""
     return visible(_label(spec)) if is_checkpoint(spec) else parse_defense(spec).label  # a file's name may be anything
 
 
 def _label(spec: str) -> str:
-    """What tables call a trained model: its file, its folder, or the function that makes it; and a rule it names."""
+    """The label of a trained model: its file, folder or function, and the combination rule if the spec names one."""
     spec, rule = split_combination(spec)
     if rule is not None:
         return f"{_label(spec)} ({rule.text})"

@@ -1,4 +1,4 @@
-"""How an ensemble was trained, in words: the recipe, and every setting that is not the recipe's."""
+"""How an ensemble was trained, in words: the recipe, and every setting that differs from it."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def describe_training(origin: Provenance) -> str:
 
 
 def describe_combination(origin: Provenance) -> str:
-    """How the members' outputs are combined, where it is not as usual; with a comma before it."""
+    """The combination rule after a comma; empty for the default rule."""
     return "" if origin.combine == USUAL.text else f", combines {origin.combine}"
 
 
 def others_of(origin: Provenance) -> list[str]:
-    """What else is not the recipe's, beside epochs and images."""
+    """Settings that differ from the recipe, without epochs and images."""
     changed = changed_settings(origin)
     others = [f"{name.replace('_', ' ')} {value}" for name, value in changed.items() if name not in SAID]
     return others + ["started from another ensemble"] * bool(origin.started_from)
 
 
 def changed_settings(origin: Provenance) -> dict[str, Any]:
-    """Settings an ensemble was trained with that the recipe of that name does not have today."""
+    """Settings of a training that differ from today's recipe of the same name."""
     name = origin.recipe.get("name")
     if name not in RECIPES:
         return {}
@@ -48,7 +48,7 @@ def changed_settings(origin: Provenance) -> dict[str, Any]:
 
 
 def _today(name: str, origin: Provenance) -> Recipe:
-    """The recipe of that name; the epochs of one for a user's images depend on their number, which is not stored."""
+    """Today's recipe of that name; for a user's data, epochs depend on the number of images, which is not stored."""
     entry = DATASETS.get(origin.dataset) if origin.dataset in DATASETS.names() else None
     if isinstance(entry, Entry):
         return find_recipe(name, entry.look)

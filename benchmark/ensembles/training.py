@@ -1,4 +1,4 @@
-"""Training as a user asks for it: names are looked up, data is loaded, progress is shown."""
+"""Training for the user: look up names, load data, and show progress."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def train_ensemble(
     watch: str = "",
     console: Console | None = None,
 ) -> Path:
-    """Train, or resume, or find finished: the path of the checkpoint; ``changes`` are settings of the recipe.
+    """Train an ensemble, or resume its training, and return the path of the checkpoint.
 
-    ``log`` is a kind of training log beside history.csv, ``watch`` a split whose accuracy each epoch is told.
+    ``changes`` replace settings of the recipe. ``log`` is a kind of training log in addition to history.csv. ``watch``
+    is a split whose accuracy is measured after every epoch.
     """
     check_log(log)
     if not 0 <= request.seed < 2**31:
@@ -83,7 +84,7 @@ def train_ensemble(
 
 
 def describe_own(about: Entry, recipe: Recipe) -> list[str]:
-    """What training on a dataset of the user's will do; nothing for a registered one, whose recipes are documented."""
+    """A description of the training on the user's own data; empty for a registered dataset."""
     if not about.own:
         return []
     names = (
@@ -113,7 +114,7 @@ def require_training_part(about: Entry) -> None:
 
 
 def training_data(dataset: str, recipe: Recipe, seed: int) -> TrainingData:
-    """The splits the recipe asks for; images are held out of train, never out of test."""
+    """The splits of the recipe; validation images come from the training set, never from the test set."""
     require_training_part(datasets.find(dataset))
     loaded = datasets.load(dataset)
     kept, held_out = loaded.train, None
@@ -131,7 +132,7 @@ def _check_watch(watch: str, recipe: Recipe) -> Watch | None:
 
 
 class _Display:
-    """A live line on a terminal; elsewhere one per epoch, at most one in five seconds, and one every half minute."""
+    """A live line on a terminal; elsewhere a line per epoch, at most every 5 s, and a line about batches every 30 s."""
 
     def __init__(self, title: str, console: Console) -> None:
         self.title, self.console = visible(title), console

@@ -18,7 +18,7 @@ MLFLOW_TRACKING_URI is set."""
 
 
 class TrainingLog(Protocol):
-    """Takes the rows of history.csv as they come."""
+    """Receives the rows of history.csv, epoch by epoch."""
 
     @abstractmethod
     def epoch(self, row: dict[str, Any]) -> None:
@@ -26,11 +26,11 @@ class TrainingLog(Protocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing more will come."""
+        """Close the log."""
 
 
 class NoLog(TrainingLog):
-    """For those who read history.csv."""
+    """No log in addition to history.csv."""
 
     def epoch(self, row: dict[str, Any]) -> None:
         pass
@@ -40,7 +40,7 @@ class NoLog(TrainingLog):
 
 
 def check_log(kind: str) -> str:
-    """A kind of log, or none."""
+    """The kind of log, which may be empty; BadInput if it is unknown or not installed."""
     if kind and kind not in FOLDERS:
         raise BadInput(f"unknown --log {kind!r}; {did_you_mean(kind, FOLDERS)}")
     if kind and find_spec(kind) is None:
@@ -49,7 +49,7 @@ def check_log(kind: str) -> str:
 
 
 def open_log(kind: str, folder: Path, title: str, settings: dict[str, Any], done: int) -> TrainingLog:
-    """A log of the training in ``folder``, of which so many epochs are done."""
+    """Open the log of the training in ``folder`` after ``done`` finished epochs."""
     if not check_log(kind):
         return NoLog()
     path = folder / FOLDERS[kind]
@@ -79,7 +79,7 @@ class _TensorBoard(TrainingLog):
 
 
 class _MLflow(TrainingLog):
-    """A run of MLflow; a resumed training goes on in the run that it began."""
+    """A run of MLflow; a resumed training continues its run."""
 
     def __init__(self, path: Path, title: str, settings: dict[str, Any]) -> None:
         import mlflow  # type: ignore[import-not-found,unused-ignore]

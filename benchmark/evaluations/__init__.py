@@ -1,4 +1,4 @@
-"""What is measured on an ensemble: one file per evaluation, with its task, its section of a preset and its columns."""
+"""The evaluations of an ensemble: one file each, with its task, its section of a preset and its columns."""
 
 from __future__ import annotations
 

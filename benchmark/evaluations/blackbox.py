@@ -1,4 +1,4 @@
-"""Black-box robustness: images made on a surrogate ensemble that the attacker trained, shown to the defense."""
+"""Black-box robustness: images crafted on a surrogate ensemble of the attacker, and classified by the defense."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BlackBox(Task):
-    """An attack on the surrogate with true labels; the defense judges, and misclassified clean images count as wrong.
+    """An attack on the surrogate with true labels; clean images that the defense misclassifies count as wrong.
 
-    All images are attacked, whatever the defense predicts for them: so every defense gets the very same ones.
+    All images are attacked, whatever the defense predicts for them, so every defense gets the same adversarial images.
     """
 
     evaluation: ClassVar[str] = "blackbox"
@@ -96,7 +96,7 @@ class BlackBox(Task):
 
 @dataclass(frozen=True)
 class BlackBoxSection(AttackSection):
-    """``[grid.blackbox]``: attacks made on a surrogate, a baseline of another seed unless the user names one."""
+    """``[grid.blackbox]``: attacks on a surrogate, by default a baseline with another seed."""
 
     key: ClassVar[str] = "blackbox"
     title: ClassVar[str] = "black-box"

@@ -32,7 +32,7 @@ ENSEMBLE = "ensemble"
 
 @dataclass(frozen=True)
 class Clean(Task):
-    """Predictions of clean images, by one member or by the ensemble."""
+    """Predictions for clean images, by one member or by the ensemble."""
 
     evaluation: ClassVar[str] = "clean"
     in_tables: ClassVar[bool] = True

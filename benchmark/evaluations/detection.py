@@ -1,4 +1,4 @@
-"""Detection: how well scores of an ensemble's own prediction tell adversarial images from clean ones (ROC figure)."""
+"""Detection: how well scores of the ensemble's prediction separate adversarial and clean images (ROC figure)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def scores(logits: Tensor, labels: Tensor, rule: Combination) -> dict[str, Tenso
 
 @dataclass(frozen=True)
 class Detection(Task):
-    """Scores of adversarial images, made from all clean ones with their true labels; or of the clean ones."""
+    """Scores of adversarial images, crafted from all images with true labels; or scores of the clean images."""
 
     evaluation: ClassVar[str] = "detection"
     records: ClassVar[Schema] = RECORDS.plus(

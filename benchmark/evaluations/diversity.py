@@ -1,4 +1,4 @@
-"""Diversity without an attack: log ED of every image, features in the plane, the geometry of chosen predictions."""
+"""Diversity without an attack: log ED of every image, t-SNE of features, and the geometry of some predictions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _planes(subject: Subject, count: int, seed: int) -> list[NDArray[np.float32]
 
 @dataclass(frozen=True)
 class DiversitySection(Section):
-    """``[grid.diversity]``."""
+    """``[grid.diversity]``: diversity on clean images."""
 
     key: ClassVar[str] = "diversity"
     title: ClassVar[str] = "diversity"

@@ -29,12 +29,12 @@ class PresetTable:
         return key in self.content
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A text that is not empty; without a default it must be there."""
+        """A text that is not empty; without a default, the key is required."""
         value = self._value(key, default)
         if not isinstance(value, str):
             raise self._wrong(key, "text in quotes", value)
         if not value.strip() and value != default:
-            raise BadInput(f"{self.place}: {key} is empty; give it a value, or leave the key out")
+            raise BadInput(f"{self.place}: {key} is empty; give it a value, or omit the key")
         return value
 
     def number(self, key: str, default: int, least: int = 0) -> int:
@@ -50,7 +50,7 @@ class PresetTable:
         if not isinstance(value, (list, tuple)):
             raise self._wrong(key, 'a list such as ["…", "…"]', value)
         if not value and default is None:
-            raise BadInput(f"{self.place}: {key} is empty; list at least one")
+            raise BadInput(f"{self.place}: {key} is empty; list at least one entry")
         for number, item in enumerate(value, 1):
             if not isinstance(item, str):
                 raise self._wrong(f"{key} {number}", "text in quotes", item)
@@ -79,7 +79,7 @@ class PresetTable:
 
     @contextmanager
     def naming(self, key: str) -> Iterator[None]:
-        """What is refused inside is the fault of a key."""
+        """Put the place and the key before the message of a BadInput inside the block."""
         try:
             yield
         except BadInput as error:
@@ -87,7 +87,7 @@ class PresetTable:
 
     def _value(self, key: str, default: Any) -> Any:
         if key not in self.content and default is None:
-            raise BadInput(f"{self.place}: the key {key!r} is missing")
+            raise BadInput(f"{self.place}: the key {key!r} is missing; add it")
         return self.content.get(key, default)
 
     def _wrong(self, key: str, wanted: str, value: Any) -> BadInput:

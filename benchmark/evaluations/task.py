@@ -1,7 +1,7 @@
-"""What an evaluation is made of: its task, its section of a preset, its planner, its batch function, its columns.
+"""The parts of an evaluation: its task, its section of a preset, its planner, its batch function and its columns.
 
-A task is what one cell measures. Its section is how a preset asks for it; the section plans tasks for one trained
-ensemble. The task measures a batch of images and says which columns the records have.
+A task is the measurement of one cell. A section is the part of a preset that requests tasks; it plans the tasks for one
+trained ensemble. A task measures a batch of images and defines the columns of the records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def member_name(number: int) -> str:
-    """What records and tables call a member, counted from 0 here and from 1 there."""
+    """The name of a member in records and tables; ``number`` counts from 0, the name from 1."""
     return f"net{number + 1}"
 
 
@@ -40,7 +40,7 @@ def member_number(name: str) -> int:
 
 
 class Written(NamedTuple):
-    """How a cell's file describes its task; the words are those of the first version."""
+    """The task as a cell's file describes it; the keys are the same as in the first version."""
 
     attack: str
     parameters: str
@@ -56,7 +56,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What one cell measures; frozen and hashable, made of the attacks themselves."""
+    """The measurement of one cell; frozen and hashable, with its attacks as objects."""
 
     evaluation: ClassVar[str]
     """The name of the evaluation in files."""
@@ -85,12 +85,12 @@ class Task:
 
     @property
     def tier(self) -> Tier | None:
-        """The tier, of evaluations that have one."""
+        """The tier; None for evaluations without tiers."""
         return None
 
     @property
     def group(self) -> str:
-        """The part of a table that its row stands in: a tier, or the name of the evaluation."""
+        """The part of a table with its row: a tier, or the name of the evaluation."""
         return self.tier or self.evaluation
 
     @property
@@ -110,14 +110,14 @@ class Task:
 
     @property
     def attack_title(self) -> str:
-        """The attack with its parameters; the library is named where it is not the usual one."""
+        """The attack with its parameters, and with the library if it is not the default."""
         if self.attack:
             return self.attack.title
         return f"{self.name}({self.parameters})" if self.parameters else self.name
 
     @property
     def origin(self) -> str:
-        """Where adversarial images are made, in words, where that is not the ensemble."""
+        """The source of the adversarial images, in words; empty if that is the ensemble."""
         return ""
 
     @property
@@ -127,27 +127,27 @@ class Task:
 
     @property
     def extras(self) -> tuple[Any, ...]:
-        """What is asked beside the attack and its bound."""
+        """Settings of the task other than the attack and its bound."""
         return ()
 
     def variant(self, *but: str) -> tuple[Any, ...]:
-        """What it shares with tasks that are the same but for some parameters of the attack."""
+        """A key that tasks share if they differ only in the parameters ``but`` of the attack."""
         settings = self.attack.settings() if self.attack else {}
         rest = tuple(sorted((key, value) for key, value in settings.items() if key not in but))
         return self.evaluation, self.group, self.name, self.bound and self.bound.norm, rest, *self.extras
 
     @property
     def asked(self) -> tuple[Any, ...]:
-        """What was asked, whatever library versions or surrogate answer it: equal for cells of one row of a table."""
+        """A key of the request, without library versions and surrogate; equal for all cells of one table row."""
         return *self.variant(), self.library, self.bound
 
     @property
     def used(self) -> dict[str, str]:
-        """What else its number may depend on: versions of libraries, a surrogate."""
+        """Other facts that its result may depend on: versions of libraries, a surrogate."""
         return {self.attack.library: self.attack.version} if self.attack else {"none": ""}
 
     def gradients(self, scalars: int, classes: int, members: int) -> float:
-        """Gradients of the whole ensemble that it may take for one image; a query counts as `FORWARD`."""
+        """Largest number of gradients of the whole ensemble for one image; a query counts as `FORWARD`."""
         return self.attack.gradients(scalars, classes) if self.attack else 0.0
 
     def written(self) -> Written:
@@ -202,7 +202,7 @@ def read_attack(written: Written, *extra: str) -> NamedAttack:
 
 
 def _foreign(written: Written, settings: dict[str, Any], parameters: str) -> Any:
-    """The attack of a library by its own name, or of a file; None for any other."""
+    """The attack of a library's own class or of a file; None for any other attack."""
     if written.attack in ATTACKS.targets():
         return None
     if written.library.endswith(".py"):
@@ -234,7 +234,7 @@ def _registered(name: str, settings: dict[str, Any], parameters: str) -> Any:
 
 
 class Planned(NamedTuple):
-    """A task on so many images."""
+    """A task and its number of images."""
 
     task: Task
     samples: int
@@ -246,7 +246,7 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class Amount:
-    """How many images: on a CPU in a reasonable time, and in the paper; 0 means all there are."""
+    """Numbers of images: for a reasonable time on a CPU, and as in the paper; 0 means all."""
 
     keys: ClassVar[tuple[str, ...]] = ("samples", "paper_samples")
     """Its keys in a preset."""
@@ -256,7 +256,7 @@ class Amount:
 
     @classmethod
     def read(cls, table: PresetTable, usual: int = 0) -> Amount:
-        """The number of images that a table of a preset says; ``usual`` on a CPU where it does not."""
+        """Read the numbers of images from a preset's table; ``usual`` is the default on a CPU."""
         return cls(table.number("samples", usual), table.number("paper_samples", 0))
 
 
@@ -266,7 +266,7 @@ EVERYTHING = Amount()
 
 @dataclass(frozen=True)
 class Setting:
-    """What a section plans for: one trained ensemble in one grid."""
+    """The input of a section's plan: one trained ensemble in one grid."""
 
     members: int
     classes: int
@@ -286,7 +286,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the user chose of a grid: attacks by name or spec."""
+    """The user's choice of attacks in a grid, by name or spec."""
 
     attacks: tuple[str, ...]
     has_rows: bool
@@ -300,7 +300,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Section:
-    """How a preset asks for an evaluation."""
+    """The part of a preset that requests an evaluation."""
 
     key: ClassVar[str]
     """Its key in a preset."""
@@ -316,13 +316,13 @@ class Section:
 
     @property
     def amounts(self) -> tuple[tuple[str, Amount], ...]:
-        """Numbers of images by what they are for."""
+        """Numbers of images, each with the title of its section or attack."""
         return ()
 
     @classmethod
     @abstractmethod
     def read(cls, table: PresetTable) -> Section:
-        """The section of a preset's text."""
+        """Read the section from a preset's table."""
 
     def narrow(self, choice: Choice) -> Section | None:
         """The section with the attacks that the user chose; None when nothing of it is left."""

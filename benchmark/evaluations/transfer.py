@@ -1,4 +1,4 @@
-"""Transfer: adversarial images made on one member, shown to every member and to the ensemble (Fig. 3)."""
+"""Transfer: adversarial images crafted on one member, and classified by every member and the ensemble (Fig. 3)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transfer(Task):
-    """An attack on one member alone, on all images, from their true labels or towards drawn targets."""
+    """An attack on one member and all images, untargeted from the true labels or towards random targets."""
 
     evaluation: ClassVar[str] = "transfer"
     records: ClassVar[Schema] = RECORDS.plus(
@@ -51,7 +51,7 @@ class Transfer(Task):
 
     @property
     def untargeted(self) -> NamedAttack:
-        """The attack without its aim, as the preset names it."""
+        """The untargeted attack, as the preset names it."""
         return replace(self.named, attack=aimed(self.named, False).attack) if self.targeted else self.named
 
     @property

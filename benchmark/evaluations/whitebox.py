@@ -127,7 +127,7 @@ class WhiteBox(Task):
 
 
 def _add_pictures(frame: pd.DataFrame, subject: Subject, rows: np.ndarray[Any, Any], crafted: Crafted) -> None:
-    """Half-precision copies of the first attacked images to look at, and what each member makes of them."""
+    """Add half-precision copies of the first attacked images for display, and each member's predictions for them."""
     import torch
 
     from benchmark.harness.crafting import pixels
@@ -144,7 +144,7 @@ def _add_pictures(frame: pd.DataFrame, subject: Subject, rows: np.ndarray[Any, A
 
 
 def add_successes(frame: pd.DataFrame, images: dict[int, Any]) -> None:
-    """Adversarial images of those that fool, as bytes of float32; None where there is none."""
+    """Add the adversarial images that fool the ensemble, as bytes of float32; other rows are None."""
     from benchmark.harness.crafting import pixels
 
     fooled = [row for row in np.flatnonzero(frame["attacked"] & ~frame["correct"]).tolist() if row in images]
@@ -210,7 +210,7 @@ class WhiteBoxSection(Section):
         return cls(tuple(_row(item) for item in rows_of(table) if item.text("spec") != NO_ATTACK))
 
     def narrow(self, choice: Choice) -> Section | None:
-        """``fgsm`` takes the rows of that name; a full spec is taken as it is, with that name's number of images."""
+        """``fgsm`` selects the rows of that name; a full spec stays as it is, with that name's number of images."""
         if not choice.attacks:
             return self
         chosen: list[Row] = []

@@ -1,6 +1,6 @@
 """Tier strong: the worst case over a suite of attacks within one bound, image by image.
 
-An image that is fooled leaves; only survivors go on to the next attack, so a broken defense costs little.
+A fooled image leaves the suite; only survivors get the next attack, so a broken defense costs little.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ MEMBERS = " from members"
 
 @dataclass(frozen=True)
 class Stage:
-    """One attack of the suite, made on the whole ensemble or on one member, or on a copy in bfloat16."""
+    """One attack of the suite, on the whole ensemble or on one member, or on a copy in bfloat16."""
 
     named: NamedAttack
     member: int | None = None
@@ -122,13 +122,13 @@ class Stage:
 
     @property
     def origin(self) -> str:
-        """Where its images are made, in words, where that is not the ensemble in float32."""
+        """The source of its images, in words; empty if that is the ensemble in float32."""
         member = "" if self.member is None else f" from {member_name(self.member)}"
         return member + (IN_BFLOAT16 if self.reduced else "")
 
     @property
     def label(self) -> str:
-        """For readers: the attack, and where it is made."""
+        """The attack and the source of its images, for readers."""
         return self.named.label + self.origin
 
     def written(self) -> str:
@@ -153,7 +153,7 @@ def read_stage(text: str) -> Stage:
         r"(?P<attack>.+?)(?: from (?P<member>net\d+))?(?P<reduced> in bfloat16)? \[(?P<version>.*)\]", text
     )
     if match is None:
-        raise BadInput(f"cannot read the stage {text!r} of a worst case")
+        raise BadInput(f"cannot read the stage {text!r} of a worst case; choose another --out")
     try:
         named = replace(parse_attack(match["attack"]), version=match["version"])
     except BadInput:  # no longer registered, or with other parameters today
@@ -165,14 +165,14 @@ def read_stage(text: str) -> Stage:
 
 
 def check_suite(suite: str) -> str:
-    """The name of a suite, if there is one of that name."""
+    """The name of a suite; BadInput for an unknown name."""
     if suite not in SUITES:
         raise BadInput(f"unknown suite {suite!r}; {did_you_mean(suite, SUITES)}")
     return suite
 
 
 def stages(suite: str, bound: Bound, members: int, classes: int, reduced: bool = False) -> tuple[Stage, ...]:
-    """The attacks of a suite within a bound against an ensemble of so many members.
+    """The attacks of a suite within a bound, against an ensemble with ``members`` members.
 
     Attacks that need more classes are left out; see `remark`. ``reduced`` puts a pass in bfloat16 before them.
     """
@@ -193,7 +193,7 @@ def stages(suite: str, bound: Bound, members: int, classes: int, reduced: bool =
 
 
 def _written(suite: str, bound: Bound) -> Iterator[str]:
-    """The attacks of a suite as specs, some of them with the words ``from members`` behind."""
+    """The attacks of a suite as specs; attacks on single members end with ``from members``."""
     if bound.norm == "linf":
         yield from _in_ball(SUITES[suite], bound)
         return
@@ -210,7 +210,7 @@ def _in_ball(templates: Iterable[str], bound: Bound, **others: int) -> Iterator[
 
 
 def remark(suite: str, classes: int) -> str:
-    """What the suite leaves out with so few classes, in words; empty where that is nothing."""
+    """A message about attacks of the suite that need more classes; empty if there are none."""
     bound = Bound("linf", 0.1)  # any: the names are asked for
     kept = {stage.named.name for stage in stages(suite, bound, 1, classes)}
     names = [stage.named.name for stage in stages(suite, bound, 1, MANY_CLASSES) if stage.named.name not in kept]
@@ -219,7 +219,7 @@ def remark(suite: str, classes: int) -> str:
 
 @dataclass(frozen=True)
 class WorstCase(Task):
-    """A suite of attacks, each on the images that those before it left."""
+    """A suite of attacks, each on the survivors of the attacks before it."""
 
     evaluation: ClassVar[str] = "strong"
     in_tables: ClassVar[bool] = True
@@ -277,7 +277,7 @@ class WorstCase(Task):
 
     @property
     def lineup(self) -> str:
-        """Its attacks in their order, without the bound: suites change, and a cell keeps the attacks that it ran."""
+        """Its attacks in order, without the bound; suites change, but a cell keeps the attacks that it ran."""
         return _lineup(self.stages)
 
     def gradients(self, scalars: int, classes: int, members: int) -> float:
@@ -298,10 +298,10 @@ class WorstCase(Task):
         return cls(bound, settings["suite"], tuple(map(read_stage, settings["stages"])))
 
     def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
-        """Run the suite on the images that are classified right; what is fooled leaves.
+        """Run the suite on the correctly classified images; fooled images leave.
 
-        A prediction of a randomised ensemble is right with a probability: the lowest over the stages counts, and an
-        image leaves when it is 0.
+        For a randomised ensemble, the lowest probability of a correct prediction over the stages counts, and an image
+        leaves when it is 0.
         """
         from benchmark.harness.crafting import expected_answers
         from benchmark.harness.prepared import predict
@@ -372,7 +372,7 @@ def _craft(
 
 
 def _note(found: dict[str, Any], crafted: Crafted, survivors: NDArray[np.int64], fooled: NDArray[np.bool_]) -> None:
-    """Keep what was seen: norms of what fooled, and whether anything ever moved, left the ball or lost its gradient."""
+    """Update the findings of a stage: flags of all survivors, and norms of the images that it fooled."""
     found["unmoved"][survivors] &= crafted.found["unmoved"]
     for name in ("not_finite", "out_of_box", "out_of_ball", "zero_gradient", "undefined"):
         found[name][survivors] |= crafted.found[name]
@@ -381,7 +381,7 @@ def _note(found: dict[str, Any], crafted: Crafted, survivors: NDArray[np.int64],
 
 
 def long_stages(records: pd.DataFrame) -> pd.DataFrame:
-    """The column ``stages`` as a long table: a row per image and stage that met it, with the image's index."""
+    """The column ``stages`` as a long table: one row per image and stage that attacked it, with the image's index."""
     rows = [
         {"index": index, **part}
         for index, parts in zip(records["index"], records["stages"], strict=True)
@@ -391,7 +391,7 @@ def long_stages(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def from_wide(records: pd.DataFrame) -> pd.DataFrame:
-    """Records of the first version, which had a column per stage and number, with the column ``stages`` instead."""
+    """Convert records of the first version, with a column per stage and number, to the column ``stages``."""
     wide = [name for name in records.columns if re.match(r"stage\d\d_", str(name))]
     if not wide:
         return records
@@ -420,7 +420,7 @@ USUAL = Amount(samples=200)
 
 @dataclass(frozen=True)
 class WorstCaseSection(Section):
-    """``[grid.strong]``; it is planned where the grid's tiers have ``strong``."""
+    """``[grid.strong]``, which is planned if the grid's tiers include ``strong``."""
 
     key: ClassVar[str] = "strong"
     title: ClassVar[str] = "strong"
@@ -453,6 +453,6 @@ class WorstCaseSection(Section):
 
 
 def bounds_of(attacks: tuple[NamedAttack, ...]) -> list[Bound]:
-    """The bounds at which tier strong attacks: those of the attacks, in norms that it has a suite for."""
+    """The bounds of tier strong: the bounds of the attacks, in norms with a suite."""
     bounds = dict.fromkeys(named.bound for named in attacks if named.bound is not None)
     return [bound for bound in bounds if bound.norm in NORMS_OF_SUITES]

@@ -1,4 +1,4 @@
-"""The same ensemble, faster to attack: batch norm folded into convolutions, dead weights 0, memory channels-last."""
+"""Fast copies of an ensemble for attacks: folded batch norm, tiny weights set to 0, channels-last memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ becomes subnormal, which a CPU works out a hundred times slower, and is lost in 
 
 
 def check_mode(mode: str) -> str:
-    """The mode, if there is one of that name."""
+    """The mode; BadInput for an unknown name."""
     if mode not in MODES:
         raise BadInput(f"unknown acceleration {mode!r}; {did_you_mean(mode, MODES)}")
     return mode
@@ -53,11 +53,11 @@ def accelerated(
     say: Callable[[str], None] = lambda words: None,
     wanted: Tensor | None = None,
 ) -> nn.Module:
-    """A fast copy of a model with batch norm; a copy that differs is not used.
+    """A fast copy of a model with batch norm; the model itself if the copy gives different results.
 
-    Attacks run on the copy. What they find is judged by the original. ``say`` is told of a copy that is not used.
-    Our own networks are folded by their layers, others by the graph that ``torch.fx`` traces. ``wanted`` is the
-    model's own output for the images of ``probe``, where it is known already.
+    Attacks run on the copy, and the original model classifies their images. ``say`` gets a message if the copy is not
+    used. The networks of this project are folded layer by layer, others by the graph that ``torch.fx`` traces.
+    ``wanted`` is the model's output for the images of ``probe``, if it is already known.
     """
     members = _members(model)
     own_members = not isinstance(model, Ensemble) and callable(getattr(model, "member_logits", None))
@@ -83,18 +83,18 @@ def accelerated(
 
 
 def _compiled(fast: nn.Module, probe: Tensor, wanted: Tensor, signs: Tensor, say: Callable[[str], None]) -> nn.Module:
-    """The fast copy compiled, unless that fails or changes it."""
+    """The compiled fast copy; the fast copy itself if compiling fails or changes the results."""
     compiled = copy.deepcopy(fast)
     for member in _members(compiled):
         member.compile(dynamic=True)  # survivors become fewer: one program for every batch size
     difference = _difference(compiled, probe, wanted, signs)
     if difference:
-        say(f"the compiled copy {difference}; going on with the folded one")
+        say(f"the compiled copy {difference}; the folded copy is used instead")
     return fast if difference else compiled
 
 
 class InBfloat16(nn.Module):
-    """A network that computes in bfloat16; what goes in and comes out is float32."""
+    """A network that computes in bfloat16; inputs and outputs are float32."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -105,9 +105,9 @@ class InBfloat16(nn.Module):
 
 
 def reduced(model: nn.Module, probe: Tensor, say: Callable[[str], None] = lambda words: None) -> nn.Module:
-    """A copy that computes in bfloat16, for attacks whose images the float32 ensemble judges.
+    """A copy that computes in bfloat16, only for attacks: the float32 ensemble classifies their images.
 
-    Normalisation and combination of an ensemble stay float32. ``say`` is told where the copy is not faster.
+    Normalisation and combination of an ensemble stay in float32. ``say`` gets a message if the copy is not faster.
     """
     require_bfloat16(probe.device, "--acceleration folded")
     if isinstance(model, Ensemble):
@@ -118,12 +118,12 @@ def reduced(model: nn.Module, probe: Tensor, say: Callable[[str], None] = lambda
     short.eval().requires_grad_(False)
     ratio = _speed(short, model, probe)
     if ratio < 1:
-        say(f"bfloat16 is not faster here ({ratio:.1f} times the gradients); --acceleration folded takes less time")
+        say(f"bfloat16 is not faster here ({ratio:.1f} times the speed of float32); use --acceleration folded")
     return short
 
 
 def _speed(short: nn.Module, model: nn.Module, images: Tensor) -> float:
-    """How many times the gradients of a model a copy gives in the same time: the best of three, in turn."""
+    """Speed of a copy relative to the model, in gradients; the best of three alternating measurements."""
     best = dict.fromkeys((short, model), float("inf"))
     labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
     clock = time.process_time if images.device.type == "cpu" else time.perf_counter  # cores may be shared with others
@@ -136,7 +136,7 @@ def _speed(short: nn.Module, model: nn.Module, images: Tensor) -> float:
 
 
 def _members(model: nn.Module) -> list[nn.Module]:
-    """The members of an ensemble; any other model is one."""
+    """The members of an ensemble; any other model counts as one member."""
     return list(model.members) if isinstance(model, Ensemble) else [model]
 
 
@@ -168,7 +168,7 @@ def _folded(member: nn.Module, channels_last: bool) -> nn.Module:
 
 
 def _fused(module: nn.Module) -> nn.Module:
-    """Fold by the graph of the whole module; where it cannot be traced, by the graphs of its parts."""
+    """Fold by the graph of the whole module; if it cannot be traced, by the graphs of its parts."""
     try:
         return fuse(module)
     except Exception:  # whatever tracing somebody's code may raise
@@ -179,7 +179,7 @@ def _fused(module: nn.Module) -> nn.Module:
 
 
 class _ChannelsLast(nn.Module):
-    """A network in the memory layout of fast convolutions; the gradient keeps the usual one, which attacks view."""
+    """A network in channels-last layout; its gradient keeps the usual layout, because attacks call ``view`` on it."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ def _fold(network: nn.Module) -> None:
 
 
 def _difference(fast: nn.Module, probe: Tensor, wanted: Tensor, signs: Tensor) -> str:
-    """How a copy differs from the model on a few images, in words; empty where it does not."""
+    """The difference between a copy and the model on a few images, in words; empty if there is none."""
     try:
         with torch.no_grad(), redirect_stderr(StringIO()):  # a graph that fails would print its code
             found = fast(probe.clone())

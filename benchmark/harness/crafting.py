@@ -29,7 +29,7 @@ LOOKED_AT_TWICE = 4
 
 @dataclass(frozen=True)
 class Crafted:
-    """Adversarial images that passed verification, what was found on each, and what they cost."""
+    """Verified adversarial images, the findings for each image, and their cost."""
 
     images: Tensor
     found: dict[str, NDArray[Any]]
@@ -38,14 +38,14 @@ class Crafted:
     seconds: float
 
     def kept(self, clean: Tensor, better: NDArray[np.bool_]) -> Crafted:
-        """The same with the clean image wherever the adversarial one is not the better of the two."""
+        """The same, with the clean image in every row where ``better`` is False."""
         if better.all():
             return self
         chosen = torch.from_numpy(better).to(clean.device)[:, None, None, None]
         return replace(self, images=torch.where(chosen, self.images, clean))
 
     def costs(self, count: int) -> dict[str, float | int]:
-        """What the batch cost, shared evenly by ``count`` images."""
+        """The cost of the batch, divided evenly among ``count`` images."""
         return {
             "forwards": self.forwards / count,
             "backwards": self.backwards / count,
@@ -65,10 +65,10 @@ def craft(
     rows: NDArray[np.int64] | None = None,
     report: Callable[[str], None] = lambda words: None,
 ) -> Crafted:
-    """Run an attack on a batch and verify what it returns; ``given`` are labels, or targets of a targeted attack.
+    """Run an attack on a batch and verify its images; ``given`` are labels, or targets of a targeted attack.
 
-    ``rows`` are the places of these images in the batch that begins at ``first``, where they are not all of it.
-    ``report`` is told how far the attack has come, about every second.
+    ``rows`` are the positions of the images in the batch that begins at ``first``; None means the whole batch.
+    ``report`` gets the progress of the attack about every second.
     """
     places = range(len(images)) if rows is None else rows.tolist()
     draws = [(seed, named.text, first + place) for place in places]
@@ -101,7 +101,7 @@ def craft(
 
 
 def _so_far(named: NamedAttack, seen: AttackedModel, images: Tensor) -> str:
-    """How much of its work an attack has done, in words."""
+    """The progress of an attack, in words."""
     done = (seen.backwards + FORWARD * (seen.forwards - seen.backwards)) / len(images)
     whole = named.gradients(math.prod(images.shape[1:]), seen.classes)
     if not (named.attack.cost_known and 0 < done < whole):
@@ -111,7 +111,7 @@ def _so_far(named: NamedAttack, seen: AttackedModel, images: Tensor) -> str:
 
 @dataclass(frozen=True)
 class Judged:
-    """What the model makes of adversarial images."""
+    """The model's predictions for adversarial images."""
 
     predictions: Classes
     right: NDArray[np.float64]
@@ -123,10 +123,10 @@ class Judged:
 def judge(
     subject: Subject, clean: Tensor, adversarial: Tensor, labels: Classes, given: Classes, targeted: bool
 ) -> Judged:
-    """What the model predicts for adversarial images, and what is odd about it; ``clean`` is its clean output.
+    """The model's predictions for adversarial images, with two checks; ``clean`` is its output for the clean images.
 
-    ``unstable``: a second look at the same pixels, which the first few images get, gives another output.
-    ``wrong_way``: the margin of the class the attack was given moved against the attack's goal.
+    ``unstable``: a second forward pass on the same pixels gives another output; only the first few images get one.
+    ``wrong_way``: the margin of the given class moved against the attack's goal.
     """
     model = subject.ensemble
     after, right = expected_answers(subject, adversarial, labels, len(adversarial))
@@ -144,7 +144,7 @@ def judge(
 def expected_answers(
     subject: Subject, images: Tensor, labels: Classes, batch_size: int
 ) -> tuple[Tensor, NDArray[np.float64]]:
-    """What the ensemble is expected to give for images, and the probability that its prediction is right."""
+    """The expected output of the ensemble for images, and the probability that its prediction is correct."""
     if subject.draws == 1:
         return answers(subject.ensemble, images, labels, batch_size)
     with seeded(0, "judge", 0):
@@ -152,7 +152,7 @@ def expected_answers(
 
 
 def wrong_labels(labels: Classes, classes: int, first: int, seed: int) -> Classes:
-    """A uniformly drawn wrong label per image; it depends on the image's row and the seed alone."""
+    """A uniformly drawn wrong label per image; it depends only on the image's row and the seed."""
     shifts = [1 + number_from(seed, "target", first + i) % (classes - 1) for i in range(len(labels))]
     return (labels + np.array(shifts, dtype=np.int64)) % classes
 

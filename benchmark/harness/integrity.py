@@ -1,4 +1,4 @@
-"""An attack may look at a model and never change it: what the model is made of is compared around every attack."""
+"""Detect attacks that change the model: its state is compared before and after every attack."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TABLES = tuple(name for name, value in vars(nn.Module()).items() if isinstance(v
 
 
 class ModelChanged(RunFailed):
-    """An attack changed the model that it was given; the model is as it was again."""
+    """An attack changed the model; the model has been restored."""
 
 
 @contextmanager
 def unchanged(model: nn.Module, who: str) -> Iterator[None]:
-    """Put the model back as it was, and fail where it had changed: weights, buffers, parts, mode, class or hooks."""
+    """Restore the model, and raise ModelChanged if its weights, buffers, parts, mode, class or hooks changed."""
     before = [_Module(module) for module in model.modules()]
     try:
         yield
@@ -29,11 +29,13 @@ def unchanged(model: nn.Module, who: str) -> Iterator[None]:
         changed = [words for module in before for words in module.restore()]
     if changed:
         told = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
-        raise ModelChanged(f"{who} changed the model ({told}); it was restored, and this attack has no result")
+        raise ModelChanged(
+            f"{who} changed the model ({told}); it was restored, and this attack has no result; it must change a copy"
+        )
 
 
 class _Module:
-    """One module as it was: its own tensors, and what else decides its output."""
+    """The saved state of one module: its own tensors, and everything else that decides its output."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -49,7 +51,7 @@ class _Module:
         ]
 
     def restore(self) -> Iterator[str]:
-        """Put everything back; what had changed, in words."""
+        """Restore the module, and name each part that had changed."""
         own, kind = vars(self.module), self.kind.__name__
         for name, tensor, kept, needs_gradient in self.tensors:
             if not _same(tensor, kept):
@@ -79,7 +81,7 @@ class _Module:
 
 
 def _functions(own: Mapping[str, Any]) -> dict[str, Any]:
-    """What a module has of its own in place of methods: a `forward` that somebody put there, an activation."""
+    """Functions that a module stores as attributes: a replaced `forward`, or an activation."""
     return {name: value for name, value in own.items() if callable(value) and not isinstance(value, nn.Module)}
 
 

@@ -1,4 +1,4 @@
-"""A model made ready to be judged: evaluation mode, frozen weights, full precision; afterwards it is as it was."""
+"""Prepare a model for evaluation: evaluation mode, frozen weights, full precision; afterwards it is restored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_CLASS = -1
 
 @contextmanager
 def prepared(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, frozen weights and no subnormal numbers inside; afterwards the model is as it was."""
+    """Evaluation mode, frozen weights and no subnormal numbers inside the block; afterwards the model is restored."""
     parameters = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     with evaluation_mode(model), subnormals_as_zero(), _full_precision(), _usual_numbers():
         for parameter, _ in parameters:
@@ -38,7 +38,7 @@ def prepared(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _usual_numbers() -> Iterator[None]:
-    """Float32 by default, and gradients where they are asked for, whatever the caller has set."""
+    """Float32 as the default type, and gradients enabled, whatever the caller has set."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -50,7 +50,7 @@ def _usual_numbers() -> Iterator[None]:
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Float32 means float32 inside: GPUs would shorten the inputs of convolutions to TF32's ten bits."""
+    """Full float32 precision inside the block: GPUs may round the inputs of convolutions to TF32, with ten bits."""
     backends: Any = torch.backends
     full: bool | str
     places, name, full = [backends.cudnn, backends.cuda.matmul], "allow_tf32", False  # torch before 2.9
@@ -75,7 +75,7 @@ def predict(model: nn.Module, images: Tensor, batch_size: int) -> NDArray[np.int
 
 
 def predicted(output: Tensor) -> NDArray[np.int64]:
-    """Predicted classes of outputs (N, L) on the CPU; an output with NaN predicts nothing, which is -1."""
+    """Predicted classes of outputs (N, L) on the CPU; an output with NaN has the class -1."""
     classes = output.argmax(-1)
     return classes.masked_fill(output.isnan().any(-1), NO_CLASS).numpy()
 
@@ -84,10 +84,10 @@ def predicted(output: Tensor) -> NDArray[np.int64]:
 def answers(
     model: nn.Module, images: Tensor, labels: NDArray[np.int64], batch_size: int, draws: int = 1
 ) -> tuple[Tensor, NDArray[np.float64]]:
-    """What a model is expected to give, (N, L), and the probability that its prediction is right, (N,).
+    """The expected output of a model, (N, L), and the probability that its prediction is correct, (N,).
 
-    The probability is 0 or 1, except for a randomised ensemble, where it is exact, and for a model whose output is
-    random itself, where it is the share of the ``draws`` that are right.
+    For a deterministic model, the probability is 0 or 1. For a randomised ensemble, it is exact. For a model with
+    random output, it is the share of correct predictions among the ``draws``.
     """
     rule = model.combination if isinstance(model, Ensemble) else None
     if isinstance(rule, Random):
@@ -100,13 +100,13 @@ def answers(
 
 @torch.no_grad()
 def is_random(model: nn.Module, images: Tensor) -> bool:
-    """Whether the model gives two different outputs for the same images; rounding aside."""
+    """Whether the model gives two different outputs for the same images, beyond rounding."""
     once, again = (outputs(model, images, len(images)) for _ in range(2))
     return not torch.isclose(once, again, rtol=1e-3, atol=1e-4, equal_nan=True).all()
 
 
 @torch.no_grad()
 def outputs(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
-    """What the model gives for images, (N, L), on the CPU."""
+    """The outputs of the model for images, (N, L), on the CPU."""
     parts = (part.clone() for part in images.split(batch_size))  # a model may write into what it is given
     return torch.cat([model(part).cpu() for part in parts])

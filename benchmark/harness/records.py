@@ -1,7 +1,7 @@
-"""Records: one row per image of a cell. Every column stands here with its type and its meaning.
+"""Records: one row per image of a cell. This file defines every column with its type and its meaning.
 
-An evaluation takes `RECORDS` as it is, or adds columns of its own. `Schema.frame` is the one constructor, and
-`Schema.complete` brings what an older version wrote into the same shape: whoever reads records finds every column.
+An evaluation uses `RECORDS` unchanged, or adds its own columns. `Schema.frame` is the only constructor.
+`Schema.complete` adds the columns that older versions did not write, so that a reader finds every column.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Schema:
         return Schema((*self.columns, *columns))
 
     def frame(self, span: Span, values: Mapping[str, Any]) -> pd.DataFrame:
-        """Records of a batch; a column that is not given has its default."""
+        """Records of a batch; a missing column gets its default."""
         return self.complete(pd.DataFrame({"index": np.arange(span.first, span.end), **values}))
 
     def complete(self, records: pd.DataFrame) -> pd.DataFrame:
-        """The records with every fixed column there, each of its type; columns of members follow as they are."""
+        """The records with every fixed column in its type; columns of members follow unchanged."""
         fixed = [column for column in self.columns if "{member}" not in column.name]
         kinds: Any = {c.name: c.kind for c in fixed if c.name in records and records[c.name].dtype != c.kind}
         found = records.astype(kinds) if kinds else records
@@ -119,7 +119,7 @@ RECORDS = Schema(
 
 
 def judged(records: pd.DataFrame, name: str) -> pd.Series[bool] | None:
-    """A column of `JUDGED` with null read as no; None where nobody looked at any image."""
+    """A column of `JUDGED` with null as False; None if no image was checked."""
     values = records[name]
     return values.fillna(False).astype(bool) if values.notna().any() else None
 

@@ -1,4 +1,4 @@
-"""Seeds: what is drawn at random depends on a seed, and leaves every generator as it was."""
+"""Seeds: random draws depend on a seed, and every generator is restored afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmark.machine.devices import accelerators
 
 @contextmanager
 def seeded(seed: int, what: str, first: int) -> Iterator[None]:
-    """Seed every generator an attack library may draw from, and put them all back afterwards."""
+    """Seed every generator that an attack library may use, and restore all of them afterwards."""
     number = number_from(seed, what, first)
     python, numpy = random.getstate(), np.random.get_state()
     there = accelerators()

@@ -1,4 +1,4 @@
-"""Whether a model can be evaluated at all: its output, its classes, its gradient; checked before the first attack."""
+"""Check before the first attack that a model can be evaluated: its output, its classes and its gradient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from defenses.errors import BadInput
 
 
 def _output(model: nn.Module, images: Tensor) -> Tensor:
-    """What the model gives for some images, as logits."""
+    """The logits of the model for some images; BadInput if the model fails or the shape is wrong."""
     try:
         output = model(images.clone())  # a model may write into what it is given
     except BadInput:
@@ -26,7 +26,7 @@ def _output(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def _remedy(model: nn.Module, images: Tensor, words: str) -> str:
-    """What to do about a model that does not take images: precision, device, or the size of the batch."""
+    """The remedy for a model that fails on images: precision, device or batch size."""
     tensors = [*model.parameters(), *model.buffers()]
     other = {tensor.dtype for tensor in tensors if tensor.is_floating_point()} - {images.dtype}
     if other:
@@ -43,15 +43,15 @@ def _remedy(model: nn.Module, images: Tensor, words: str) -> str:
 
 @torch.no_grad()
 def batch_outputs(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
-    """What the model gives for images, (N, L), on the CPU; a batch that it does not take is refused."""
+    """The outputs of the model for images, (N, L), on the CPU; BadInput if the model fails on a batch."""
     return torch.cat([_output(model, part).cpu() for part in images.split(batch_size)])
 
 
 def check_outside(model: nn.Module, images: Tensor, classes: int) -> None:
-    """Make sure that a model of unknown make suits the dataset, batches of any size, and attacks by gradient."""
+    """Check that a model from outside fits the dataset, accepts any batch size, and has gradients."""
     found = check_model(model, images, torch.zeros(0, dtype=torch.int64))
     if found != classes:
-        raise BadInput(f"the model gives {found} classes; the dataset has {classes}")
+        raise BadInput(f"the model gives {found} classes; the dataset has {classes}; choose another model or dataset")
     few = images[:3].detach().clone().requires_grad_()
     with torch.enable_grad():
         output = _output(model, few)
@@ -61,7 +61,9 @@ def check_outside(model: nn.Module, images: Tensor, classes: int) -> None:
             torch.autograd.grad(output.sum(), few)
         except RuntimeError as error:
             words = str(error).partition("\n")[0]
-            raise BadInput(f"the model's output has no gradient to the images: {words}") from error
+            raise BadInput(
+                f"the model's output has no gradient to the images: {words}; use only differentiable operations"
+            ) from error
     with torch.no_grad():
         same = torch.allclose(output, _output(model, images)[:3], rtol=1e-3, atol=1e-3)
         if not same and not is_random(model, images):
@@ -72,11 +74,13 @@ def check_outside(model: nn.Module, images: Tensor, classes: int) -> None:
 
 @torch.no_grad()
 def check_model(model: nn.Module, images: Tensor, labels: Tensor) -> int:
-    """Make sure that the model gives finite logits; the number of classes."""
+    """Check that the model gives finite logits, and return the number of classes."""
     probe = images[:8]
     output = _output(model, probe)
     if not torch.isfinite(output).all():
-        raise BadInput("the model gives outputs that are not finite; the logits must be finite")
+        raise BadInput(
+            "the model gives logits that are not finite; check its weights and its normalisation of the images"
+        )
     if ((output >= 0) & (output <= 1)).all() and torch.allclose(
         output.sum(-1), torch.ones(len(output)).to(output), atol=1e-4
     ):

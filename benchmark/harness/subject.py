@@ -1,4 +1,4 @@
-"""What an evaluation works on: an ensemble that is ready, the test images, and what it makes of them."""
+"""The subject of an evaluation: a prepared ensemble, the test images, and its predictions for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOKED_AT = 8
 
 @dataclass(frozen=True)
 class Subject:
-    """An ensemble on its device, prepared, with the images it is evaluated on and its predictions of them."""
+    """A prepared ensemble on its device, with the test images and its predictions for them."""
 
     ensemble: Ensemble
     fast: nn.Module
@@ -52,7 +52,7 @@ class Subject:
 
     @cached_property
     def p_clean(self) -> NDArray[np.float64]:
-        """Probability of a right prediction of each clean image: 0 or 1, unless the ensemble is randomised."""
+        """Probability of a correct prediction for each clean image: 0 or 1, unless the ensemble is randomised."""
         return (self.clean == self.labels).astype(np.float64) if self.expected is None else self.expected
 
     @cached_property
@@ -66,18 +66,18 @@ class Subject:
 
     @cached_property
     def short(self) -> nn.Module:
-        """The copy that is attacked, in bfloat16."""
+        """The attacked copy in bfloat16."""
         return reduced(self.fast, self.images[:PROBED], self.say)
 
     def member(self, number: int) -> Ensemble:
-        """One member of the copy that is attacked."""
+        """One member of the attacked copy."""
         assert isinstance(self.fast, Ensemble)
         return self.fast.member(number)
 
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """What a subject is made of, wherever it is put together."""
+    """Everything that a process needs to build a subject."""
 
     ensemble: Ensemble
     surrogate: Ensemble | None
@@ -101,7 +101,7 @@ def subject_of(
     say: Callable[[str], None] = lambda words: None,
     report: Callable[[str], None] = lambda words: None,
 ) -> Iterator[Subject]:
-    """The ensemble on its device, prepared; the members' logits of clean images are computed here unless given."""
+    """The prepared ensemble on its device; the member logits of the clean images are computed here unless given."""
     device = material.device
     ensemble = material.ensemble.to(device)
     other = material.surrogate.to(device) if material.surrogate else None

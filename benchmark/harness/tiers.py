@@ -1,4 +1,4 @@
-"""The tiers: by which rules a defense is attacked and judged, and what tier strict takes over from tier paper."""
+"""The tiers: the rules of attack and evaluation, and the conversion of records from tier paper to strict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIERS: dict[Tier, str] = {
 
 
 def check_tier(tier: str) -> Tier:
-    """The tier, if there is one of that name."""
+    """The tier; BadInput for an unknown name."""
     for known in TIERS:
         if tier == known:
             return known
@@ -27,11 +27,11 @@ def check_tier(tier: str) -> Tier:
 
 
 def as_strict(records: pd.DataFrame) -> pd.DataFrame:
-    """Records of tier ``paper`` by the rules of ``strict``, for an attack that is handed the same in both.
+    """Records of tier ``paper`` by the rules of ``strict``, for an attack that gets the same input in both tiers.
 
-    An image that was right has the true label as its predicted one, so the same adversarial image is made of it. One
-    that was wrong counts as wrong and as not attacked. A prediction of a randomised model that was right with some
-    probability counts as right with that one at most.
+    For a correctly classified image, the predicted label is the true label, so both tiers make the same adversarial
+    image. A misclassified clean image counts as wrong and as not attacked. For a randomised model, the probability of
+    a correct prediction is at most the probability on the clean image.
     """
     wrong = records["p_clean"] == 0
     blank = {"adversarial_prediction": records["clean_prediction"], **dict.fromkeys((*PICTURES, *SUCCESSES), None)}

@@ -1,4 +1,4 @@
-"""Nothing an attack returns is taken on trust: every image is checked, and mended or refused."""
+"""Verify the images that an attack returns: every image is checked, and corrected or rejected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDING = 2.0**-23
 
 @dataclass(frozen=True)
 class Verified:
-    """Images that are finite, inside [0, 1] and inside the ball, and what had to be mended on each."""
+    """Images that are finite, inside [0, 1] and inside the ball, and the corrections of each image."""
 
     images: Tensor
     not_finite: Tensor
@@ -28,14 +28,15 @@ class Verified:
 
 
 def verify(clean: Tensor, adversarial: Tensor, bound: Bound | None) -> Verified:
-    """Check adversarial images against the clean ones they were made from.
+    """Check adversarial images against their clean images.
 
-    An image that is not finite becomes the clean one: the attack failed on it. One outside the box or the ball is
-    projected back, and counts if it still fools the model from there.
+    An image that is not finite is replaced by the clean image: the attack failed on it. An image outside the box or
+    the ball is projected back, and counts if it still fools the model.
     """
     if adversarial.shape != clean.shape:
         raise ValueError(
-            f"the attack returned shape {tuple(adversarial.shape)} for images of shape {tuple(clean.shape)}"
+            f"the attack returned shape {tuple(adversarial.shape)} for images of shape {tuple(clean.shape)}; "
+            "it must return images of the same shape"
         )
     images = adversarial.detach().to(dtype=torch.float32, memory_format=torch.contiguous_format)
     not_finite = ~torch.isfinite(images).flatten(1).all(1)
@@ -52,7 +53,7 @@ def verify(clean: Tensor, adversarial: Tensor, bound: Bound | None) -> Verified:
 
 
 def outside(clean: Tensor, images: Tensor, bound: Bound) -> Tensor:
-    """Which images lie further from the clean ones than the bound allows, rounding aside."""
+    """Mask of images outside the bound around their clean images, beyond rounding."""
     difference = (images - clean).flatten(1)
     if bound.norm == "linf":
         return difference.abs().amax(1) > bound.radius + TOLERANCE
@@ -67,7 +68,7 @@ def outside(clean: Tensor, images: Tensor, bound: Bound) -> Tensor:
 
 
 def project(clean: Tensor, images: Tensor, bound: Bound) -> Tensor:
-    """The images moved into the ball and into [0, 1]; towards the clean image, so the box takes none out again."""
+    """The images projected into the ball, then into [0, 1]; the second projection does not leave the ball."""
     if bound.norm == "linf":
         return torch.minimum(torch.maximum(images, clean - bound.radius), clean + bound.radius).clamp(0, 1)
     difference = in_float64((images - clean).flatten(1))
@@ -92,13 +93,13 @@ def _project_l1(difference: Tensor, radius: float) -> Tensor:
 
 
 def _largest(difference: Tensor, count: int) -> Tensor:
-    """Only the largest entries of each row, so many of them."""
+    """The ``count`` largest entries of each row; the other entries are 0."""
     kept = difference.abs().topk(min(count, difference.shape[1]), dim=1).indices
     return torch.zeros_like(difference).scatter(1, kept, difference.gather(1, kept))
 
 
 def norms(clean: Tensor, adversarial: Tensor) -> dict[str, Tensor]:
-    """Size of the perturbation of each image in the usual norms."""
+    """Norms of the perturbation of each image: L∞, L2, L1 and L0."""
     difference = in_float64((adversarial - clean).flatten(1))
     return {
         "linf": difference.abs().amax(1),

@@ -1,4 +1,4 @@
-"""A bar on the terminal for work in batches, which appears when the work takes more than two seconds."""
+"""A progress bar for work in batches; on a terminal it appears after two seconds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ QUIET = 30.0
 
 
 class BatchBar:
-    """Writes to standard error: a bar on a terminal or in a notebook, elsewhere a line per part if it is wanted.
+    """Progress on standard error: a bar on a terminal or in a notebook; elsewhere, if wanted, one line per part.
 
-    ``wanted`` is True for a bar from the start, False for none, None for one on a terminal after two seconds.
+    ``wanted``: True shows progress at once, False never, and None shows a bar after two seconds, only on a terminal.
     """
 
     def __init__(self, wanted: bool | None) -> None:
@@ -47,7 +47,7 @@ class BatchBar:
             self.bars.stop()
 
     def begin(self, title: str) -> None:
-        """Name the part that comes now."""
+        """Begin a part of the work, with its title."""
         self.title, self.began = visible(title), time.monotonic()
         self.bars.update(self.task, description=self.title)
         if self.lines and not self.begun:
@@ -55,22 +55,22 @@ class BatchBar:
             self.bars.console.print(self.title, soft_wrap=True, markup=False)
 
     def expect(self, batches: int) -> None:
-        """So many batches are to come."""
+        """Set the total number of batches."""
         self.bars.update(self.task, total=batches)
 
     def report(self, words: str) -> None:
-        """How far the part has come: on the bar, elsewhere a line after two seconds and then every 30."""
+        """Show the progress of a part: on the bar, or elsewhere as a line after two seconds and then every 30 s."""
         self.bars.update(self.task, description=visible(words))
         if self.lines and time.monotonic() - self.last_line > QUIET:
             self.last_line = time.monotonic()
             self.bars.console.print(visible(words), soft_wrap=True, markup=False)
 
     def step(self) -> None:
-        """A batch is done."""
+        """Count a finished batch."""
         self.bars.advance(self.task)
 
     def end(self) -> None:
-        """The part is done."""
+        """End the part."""
         if self.lines:
             line = f"{self.title}: {clock(time.monotonic() - self.began)}"
             self.bars.console.print(line, soft_wrap=True, markup=False)

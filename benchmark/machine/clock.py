@@ -1,4 +1,4 @@
-"""Seconds as a reader says and writes them."""
+"""Durations: seconds as text, and text as seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 def clock(seconds: float) -> str:
-    """45 s, 3 min, 2 h 05 min."""
+    """Seconds as text: 45 s, 3 min or 2 h 05 min."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

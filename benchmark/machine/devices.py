@@ -1,4 +1,4 @@
-"""Where tensors live: the device a user named, or the best one there is."""
+"""The compute device: the device that the user names, or the best available one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_THREADS = 4096
 
 
 def accelerators() -> list[torch.device]:
-    """Every device of the one kind of accelerator that PyTorch sees here: CUDA or ROCm, MPS, XPU or a plug-in's."""
+    """All accelerators that PyTorch sees here; they have one type: CUDA (also ROCm), MPS, XPU or a plug-in."""
     if not torch.accelerator.is_available():
         return []
     kind = torch.accelerator.current_accelerator()
@@ -22,7 +22,7 @@ def accelerators() -> list[torch.device]:
 
 
 def find_device(name: str) -> torch.device:
-    """``auto`` takes an accelerator when there is one; a type without a number is the first of its devices."""
+    """The device of a name; ``auto`` is an accelerator if there is one, and ``cuda`` is the first CUDA device."""
     there = accelerators()
     if name == "auto":
         return torch.device(there[0].type if there else "cpu")
@@ -39,12 +39,12 @@ def find_device(name: str) -> torch.device:
 
 
 def present(device: torch.device) -> torch.device:
-    """The device, or the CPU where this machine lacks it: a cluster may have GPUs that its driver has not."""
+    """The device, or the CPU if this machine lacks it: a cluster may have GPUs while its driver has none."""
     return device if device.type in ("cpu", *(one.type for one in accelerators())) else torch.device("cpu")
 
 
 def set_threads(threads: int | None, usual: Iterable[int | None] = ()) -> None:
-    """Use so many CPU threads inside each operation; unless told, what is ``usual`` for all of the datasets.
+    """Set the number of CPU threads per operation; by default the ``usual`` number, if all datasets have the same.
 
     Operations on tiny images take microseconds: a second thread gains nothing, and on a busy machine the threads wait
     for each other many times longer than they work.

@@ -1,4 +1,4 @@
-"""Names of files that no file system refuses for their length."""
+"""File names that are short enough for every file system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LONGEST = 180
 
 
 def shortened(name: str, longest: int = LONGEST) -> str:
-    """The name itself; a longer one is cut, and ends with a hash of the whole."""
+    """The name; a longer name is cut and ends with a hash of the full name."""
     encoded = name.encode("utf-8", "surrogatepass")
     if len(encoded) <= longest:
         return name

@@ -1,4 +1,4 @@
-"""What machine, and what state of the code, a result was computed on."""
+"""The machine and the commit of the code that computed a result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ rest is for its copy of the ensemble, the images and a batch."""
 
 
 def room_for_workers(threads: int) -> int:
-    """How many processes of so many threads this process may start: by its cores, and by the memory of the machine."""
+    """The number of worker processes with ``threads`` threads that fit into the cores and the memory."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -51,9 +51,9 @@ def _processor() -> str:
 
 
 def commit() -> str:
-    """Commit of the source tree the code runs from, marked when the code has changes; empty for an installed package.
+    """Commit of the source tree, marked ``-dirty`` if the code has changes; empty for an installed package.
 
-    Results that a run writes into the tree are no change of the code.
+    Results that a run writes into the tree do not count as changes.
     """
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # an environment inside somebody else's repository has a commit that is not ours

@@ -1,4 +1,4 @@
-"""Text of files and users on a terminal: what would steer it, or hide in it, is shown as an escape."""
+"""Safe text for a terminal: control characters and invisible characters are shown as escapes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ JOINERS = "\u200c\u200d"
 
 
 def visible(text: object, keep: str = "") -> str:
-    """The text with every character that is not shown written as an escape, such as ``\\x1b``, but for those to keep.
+    """The text with every invisible character written as an escape, such as ``\\x1b``; characters in ``keep`` stay.
 
-    Control and format characters, marks that turn the direction of text, line separators, halves of surrogate pairs
-    (a file name that is not UTF-8 has them) and codes that are no characters.
+    Invisible characters are control and format characters, marks that change the direction of text, line separators,
+    halves of surrogate pairs (from file names that are not UTF-8) and codes that are not characters.
     """
     written = str(text)
     if written.isprintable():

@@ -1,4 +1,4 @@
-"""A line about slow work that says nothing itself: loading libraries, measuring, the first look at a model."""
+"""A message about slow work that prints nothing itself, such as loading libraries or measuring speed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _to_standard_error(words: str) -> None:
 
 @contextmanager
 def saying(words: str, say: Callable[[str], None] = _to_standard_error) -> Iterator[None]:
-    """Say what is being done if it takes more than a second; say nothing if it takes less."""
+    """Print ``words`` if the block takes more than a second."""
     timer = Timer(PATIENCE, say, [words])
     timer.daemon = True
     timer.start()
@@ -30,6 +30,6 @@ def saying(words: str, say: Callable[[str], None] = _to_standard_error) -> Itera
 
 
 def load_torch() -> None:
-    """Import PyTorch, which takes a second or two, before what needs it."""
+    """Import PyTorch, and print a message if that takes more than a second."""
     with saying("loading PyTorch"):
         importlib.import_module("torch")

@@ -1,6 +1,6 @@
-"""What a cell costs before it is run: gradients of the whole ensemble, by which runs are timed, planned and shared out.
+"""The estimated cost of a cell in gradients of the whole ensemble, used to time, plan and distribute runs.
 
-Counts are upper bounds: an attack that stops early, or leaves fooled images alone, needs fewer.
+Counts are upper bounds: an attack that stops early, or skips fooled images, needs fewer.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ CHECKS = FORWARD
 
 
 def gradients(cell: Cell) -> float:
-    """Gradients of the whole ensemble that an attack may take for one image; a query counts as `FORWARD`."""
+    """Largest number of gradients of the whole ensemble for one image; a query counts as `FORWARD`."""
     about = named(cell.images.dataset)
     return cell.task.gradients(math.prod(about.shape), about.classes, cell.ensemble.members)
 
 
 def work(cell: Cell, beside: Collection[Cell] = ()) -> float:
-    """The whole cell in gradients of one image, with what the harness does beside the attack.
+    """Cost of a whole cell in gradients of one image, including the checks of the harness.
 
-    A cell that takes its images from one ``beside`` it costs nothing.
+    A cell that reuses the images of a cell in ``beside`` costs nothing.
     """
     if cell.paper_twin in beside:
         return 0.0

@@ -1,4 +1,4 @@
-"""Every attack class of the libraries, tried once: at which parameters, on which images."""
+"""The plan of ``crosscheck --every-class``: parameters and images for every attack class of the libraries."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ long on twenty images."""
 
 
 def tried(one: LibraryClass, dataset: str) -> NamedAttack:
-    """The attack that a class is tried as."""
+    """The attack of a class, with its parameters in this plan."""
     facts, given = one.bound_facts, ARGUMENTS.get(f"{one.library}:{one.name}", "")
     arguments = [given] if given else []
     if facts.kind == "radius":
@@ -89,7 +89,7 @@ def tried(one: LibraryClass, dataset: str) -> NamedAttack:
 
 
 def every_class_preset(libraries: Sequence[str], defense: str, samples: int | None = None) -> Preset:
-    """Every class that is not left out, on a few images, in tier strict."""
+    """A preset with every usable class, on a few images, in tier strict."""
     rows: dict[str, list[Row]] = {GREY: [], COLOUR: []}
     count = samples or IMAGES
     classes = [one for library in libraries or LIBRARIES for one in library_classes(library).values()]

@@ -1,4 +1,4 @@
-"""What a run would cost: its cells with gradients and seconds, the ensembles to train first; nothing is run."""
+"""The cost of a run: its cells with gradients and seconds, and the ensembles to train first; nothing is run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEASURED = 500
 
 @dataclass(frozen=True)
 class Training:
-    """An ensemble that is not there yet."""
+    """An ensemble that is not trained yet."""
 
     label: str
     dataset: str
@@ -41,7 +41,7 @@ class Training:
 
 
 def forecast(request: Request) -> str:
-    """The plan of a run as text, from speeds that are measured here and now."""
+    """The plan of a run as text; the speeds are measured on this machine."""
     check(request)
     for grid in request.preset.grids:
         if installation.missing(find_dataset(grid.dataset)):
@@ -110,7 +110,7 @@ def forecast(request: Request) -> str:
 
 
 def gradients_per_second(ensemble: Ensemble, grid: Grid, device: torch.device, acceleration: str) -> float:
-    """Gradients of an image that the ensemble gives in a second: the best of three batches."""
+    """Speed of the ensemble in gradients of one image per second; the best of three batches."""
     shape = find_dataset(grid.dataset).shape
     size = min(grid.batch_size, MEASURED)
     images = torch.rand(size, *shape, generator=torch.Generator().manual_seed(0)).to(device)
@@ -132,7 +132,7 @@ def _training(wanted: EnsembleRequest, device: str) -> float:
 
 
 def _untrained(wanted: EnsembleRequest) -> Trained:
-    """Stands for an ensemble that is not there: its cells are like those it will have, and it is as fast."""
+    """A placeholder for an ensemble that is not trained yet, with the same cells and the same speed."""
     named, about = parse_defense(wanted.defense), wanted.about
     ensemble = build_ensemble(wanted.canonical_network, wanted.members, about.shape, about.classes)
     provenance = Provenance(
@@ -150,7 +150,7 @@ def _untrained(wanted: EnsembleRequest) -> Trained:
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    """Columns side by side; those of numbers, which begin with a digit, to the right."""
+    """Align the columns of a table; columns of numbers, which begin with a digit, to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     right = [column[-1][:1].isdigit() for column in zip(*rows, strict=True)]
     return [

@@ -1,4 +1,4 @@
-"""Grids: every defense in every section, on one dataset; the user narrows them."""
+"""Grids: every defense in every section, on one dataset; options of the user narrow them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Some = TypeVar("Some", bound=Section)
 
 @dataclass(frozen=True)
 class Grid:
-    """What is measured of some defenses on one dataset."""
+    """The evaluations of some defenses on one dataset."""
 
     dataset: str
     defenses: tuple[str, ...]
@@ -50,7 +50,7 @@ class Grid:
 
     @property
     def rows(self) -> tuple[NamedAttack, ...]:
-        """Attacks of the white-box rows that tier strong may look at: those not kept to other tiers."""
+        """Attacks of the white-box rows that tier strong uses; rows for other tiers only are left out."""
         section = self.section(WhiteBoxSection)
         return tuple(row.named for row in section.rows if not row.tiers or "strong" in row.tiers) if section else ()
 
@@ -62,7 +62,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user asked of a preset, where it is not what the preset says."""
+    """The user's changes to a preset; an empty field keeps the value of the preset."""
 
     tiers: tuple[str, ...] = ()
     defenses: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Wish:
 
 
 def narrow(preset: Preset, wish: Wish) -> Preset:
-    """The preset with other tiers, defenses or attacks than its own, where any are given."""
+    """The preset with the user's changes."""
     if wish.batch_size is not None and not 1 <= wish.batch_size < 2**31:
         raise BadInput(f"--batch-size is {wish.batch_size}; it must lie between 1 and {2**31 - 1}")
     own = [spec for spec in wish.datasets if is_own(spec)]
@@ -104,7 +104,7 @@ def narrow(preset: Preset, wish: Wish) -> Preset:
 
 
 def _grids_on(preset: Preset, own: list[str]) -> Iterator[Grid]:
-    """The grids of a preset, and those that the user's datasets have instead: what it does with images like theirs."""
+    """The grids of a preset, and a copy for each of the user's datasets, from the grid with the most similar images."""
     yield from preset.grids
     for spec in own:
         about = find(spec)

@@ -1,4 +1,4 @@
-"""``Ours=SPEC``: a defense with the name that its column has in every table and figure."""
+"""``Ours=SPEC``: a defense with a label, which is its name in every table and figure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_label(text: str) -> tuple[str, str]:
 
 
 def read_labels(texts: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The specs once each in their order, and the labels by spec of those that have one."""
+    """The distinct specs in their order, and a dictionary from spec to label."""
     labels: dict[str, str] = {}
     for label, spec in map(read_label, texts):
         if labels.setdefault(spec, label) != label:
@@ -46,7 +46,7 @@ def _is_path(text: str) -> bool:
 
 @dataclass(frozen=True)
 class LabelledColumn:
-    """A column as it is asked for: on each dataset, a label is one ensemble and an ensemble has one label."""
+    """A requested column. On each dataset, a label names one ensemble, and an ensemble has one label."""
 
     dataset: str
     label: str
@@ -63,12 +63,15 @@ class LabelledColumn:
         return cls(grid.dataset, given or own_label(spec), ensemble, bool(given) or not outside)
 
     def check_beside(self, other: LabelledColumn) -> None:
-        """Refuse two ensembles under one label, and one under two."""
+        """Refuse two ensembles with one label, and one ensemble with two labels."""
         if self.dataset != other.dataset or not (self.fixed or other.fixed):
             return
         words = " and ".join(", ".join(one.ensemble) for one in (other, self))
         if self.label == other.label and self.ensemble != other.ensemble:
-            raise BadInput(f"{self.label!r} on {self.dataset} is {words}; give each its own label, Label=SPEC")
+            raise BadInput(
+                f"label {self.label!r} on {self.dataset} names two ensembles, {words}; "
+                "give each its own label, Label=SPEC"
+            )
         if self.label != other.label and self.ensemble == other.ensemble:
             raise BadInput(
                 f"{other.label!r} and {self.label!r} are one defense, {', '.join(self.ensemble)}; give it one label"
@@ -76,5 +79,5 @@ class LabelledColumn:
 
 
 def canonical(spec: str) -> str:
-    """What a cell has for its spec: a defense in its canonical form, or a checkpoint as it was named."""
+    """The spec of a cell: the canonical form of a defense, or a checkpoint as the user wrote it."""
     return spec if is_checkpoint(spec) else parse_defense(spec).text

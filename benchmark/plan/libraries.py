@@ -1,4 +1,4 @@
-"""One attack at one setting through every library that has it: which attacks, at which settings, on which images."""
+"""The plan of ``crosscheck``: the attacks, their settings and their images, for every library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "crosscheck"
 
 @dataclass(frozen=True)
 class Program:
-    """What is run on a dataset when the user names no attack."""
+    """The default attacks on a dataset, if the user names none."""
 
     minutes: float
     """On one core, without training."""
@@ -90,7 +90,7 @@ PROGRAMS: dict[Look, Program] = {"tiny": _DIGITS, "grey": _MNIST, "colour": _CIF
 
 
 def crosscheck_preset(dataset: str, defense: str, asked: list[str], samples: int | None = None) -> Preset:
-    """Every attack that several libraries have, or those asked for, through each of them, in tier strict."""
+    """The requested attacks, or all attacks of several libraries, in each of their libraries, in tier strict."""
     about = find(dataset)
     program = PROGRAMS[about.look]
     shared = _shared(program)
@@ -118,7 +118,7 @@ def crosscheck_preset(dataset: str, defense: str, asked: list[str], samples: int
 
 
 def every_library(named: NamedAttack) -> list[NamedAttack]:
-    """The attack at its setting in each library that can run it so, the default first; one named in full is alone."""
+    """The attack in each library that supports its settings, default first; a library's own class stays alone."""
     if named.attack.named_in_full:
         return [named]
     first = named.attack.usual_library
@@ -130,7 +130,7 @@ def every_library(named: NamedAttack) -> list[NamedAttack]:
 
 
 def _refuse_alone(attacks: list[NamedAttack]) -> None:
-    """An attack that is named in full is compared with the first one within its bound."""
+    """Refuse an attack of one library or file if no other attack has its bound: it would have no comparison."""
     for named in attacks:
         beside = [one for one in attacks if one != named and one.bound == named.bound]
         if named.attack.named_in_full and not beside:
@@ -139,7 +139,7 @@ def _refuse_alone(attacks: list[NamedAttack]) -> None:
 
 
 def remarks(dataset: str, samples: int | None) -> tuple[str, ...]:
-    """What to know before everything is run: what is left out, and how long it takes."""
+    """Messages before a full run: attacks without a default setting, and the expected time."""
     missing = [
         f"{name} has no default setting for {dataset}: choose one with --attack '{name}(…)'"
         for name in without_setting(dataset)
@@ -149,13 +149,13 @@ def remarks(dataset: str, samples: int | None) -> tuple[str, ...]:
 
 
 def without_setting(dataset: str) -> list[str]:
-    """Attacks of several libraries that nothing is known about here: they run when a full spec asks for them."""
+    """Attacks of several libraries without a default setting here; they run only with a full spec."""
     known = {named.name for named in _shared(PROGRAMS[find(dataset).look])}
     return [name for name in ATTACKS.targets() if len(ATTACKS.get(name).backends) > 1 and name not in known]
 
 
 def _shared(program: Program) -> dict[NamedAttack, int]:
-    """Attacks of more than one library with their numbers of images: listed ones first, then the rest by name."""
+    """Attacks of several libraries with their numbers of images: listed attacks first, then the others by name."""
     found = {parse_attack(text): samples for text, samples in program.listed.items()}
     listed = {named.name for named in found}
     for name in ATTACKS.targets():
@@ -168,7 +168,7 @@ def _shared(program: Program) -> dict[NamedAttack, int]:
 
 
 def _asked(text: str, shared: dict[NamedAttack, int], program: Program) -> tuple[NamedAttack, int]:
-    """A name stands for the setting it has here; a full spec is taken as it is, with that name's number of images."""
+    """A requested attack and its number of images: a name has the default setting, and a full spec stays as it is."""
     own = {named.name: (named, samples) for named, samples in shared.items()}
     if text in own:
         return own[text]

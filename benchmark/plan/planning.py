@@ -1,4 +1,4 @@
-"""From a request to cells: what exactly will be run of which ensembles, before anything is."""
+"""Planning: from a request to the ensembles and their cells, before anything is run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Work:
 
 
 def check(request: Request) -> None:
-    """Everything that can be refused before the first minute of work."""
+    """Refuse an invalid request before any work starts."""
     for seed in request.seeds:
         if not 0 <= seed < 2**31:
             raise BadInput(f"seed is {seed}; it must lie between 0 and {2**31 - 1}")
@@ -75,11 +75,13 @@ def check(request: Request) -> None:
             for named in section.attacks:
                 named.check_classes(about.classes)
         if isinstance(request.samples, int) and request.samples > about.sizes[1]:
-            raise BadInput(f"samples is {request.samples}; {about.name} has {about.sizes[1]} test images")
+            raise BadInput(
+                f"samples is {request.samples}; {about.name} has only {about.sizes[1]} test images; choose fewer"
+            )
 
 
 def _check_names(preset: Preset) -> None:
-    """Refuse two datasets of one name: a table could not tell them apart."""
+    """Refuse two datasets with the same name: a table could not distinguish them."""
     found: dict[str, str] = {}
     for spec in dict.fromkeys(grid.dataset for grid in preset.grids):
         name = datasets.find(spec).name
@@ -98,11 +100,13 @@ def _check_columns(request: Request) -> None:
                 column.check_beside(other)
             columns.append(column)
     if request.surrogate_label in {column.label for column in columns}:
-        raise BadInput(f"{request.surrogate_label!r} is a defense of the run; give the surrogate another label")
+        raise BadInput(
+            f"{request.surrogate_label!r} is the label of a defense in this run; give the surrogate another label"
+        )
 
 
 def assemble(request: Request, asked: list[Cell], find: FindEnsemble) -> list[Work]:
-    """Every ensemble of a request with its cells, each cell once; ``asked`` are the cells of the folder so far."""
+    """Every ensemble of a request with its cells, each cell once; ``asked`` are the cells already in the folder."""
     labels = {(cell.images.dataset, cell.ensemble.defense): cell.ensemble.spec for cell in asked}
     for grid in request.preset.grids:
         _check_labels(grid, labels)
@@ -125,7 +129,7 @@ def assemble(request: Request, asked: list[Cell], find: FindEnsemble) -> list[Wo
 
 
 def _label(grid: Grid, spec: str, trained: Trained, labels: dict[tuple[str, str], str]) -> str:
-    """What a column is called: as the user said, or by the ensemble's own name; two models of one name have two."""
+    """The name of a column: the user's label, or the ensemble's own name; models of one name get different names."""
     own = chain((trained.label, trained.spec), (f"{trained.label} ({n})" for n in count(2)))
     free = (name for name in own if labels.get((grid.dataset, name), trained.spec) == trained.spec)
     label = grid.labels.get(spec) or next(free)
@@ -134,12 +138,14 @@ def _label(grid: Grid, spec: str, trained: Trained, labels: dict[tuple[str, str]
 
 
 def _check_labels(grid: Grid, taken: dict[tuple[str, str], str]) -> None:
-    """Refuse a label that the folder has for another defense, unless that one is asked for now, under its new name."""
+    """Refuse a label that another defense has in the folder, unless the request gives that defense a new label."""
     asked = set(map(canonical, grid.defenses))
     for spec, label in grid.labels.items():
         holder = taken.get((grid.dataset, label), canonical(spec))
         if holder not in asked:
-            raise BadInput(f"{label!r} is {holder} in this folder, not {spec}; choose another label, or another --out")
+            raise BadInput(
+                f"label {label!r} belongs to {holder} in this folder; give {spec} another label, or another --out"
+            )
 
 
 def missing(request: Request) -> list[EnsembleRequest]:
@@ -153,7 +159,7 @@ def missing(request: Request) -> list[EnsembleRequest]:
 
 
 def _surrogate_request(request: Request, grid: Grid, seed: int) -> EnsembleRequest | None:
-    """What black-box attacks are made on: a baseline by an attacker who knows all but the weights, unless told."""
+    """The surrogate of black-box attacks; the default baseline is an attacker who knows all but the weights."""
     if grid.section(BlackBoxSection) is None:
         return None
     if request.surrogate is None:
@@ -216,7 +222,7 @@ def plan_cells(
 
 
 def left_out(request: Request) -> list[str]:
-    """What a CPU run leaves out of the full sample counts, and attacks without enough classes, in words."""
+    """Messages about images that a CPU run leaves out, and about attacks that need more classes."""
     lines = []
     for grid in request.preset.grids:
         about = datasets.find(grid.dataset)
@@ -234,12 +240,12 @@ def left_out(request: Request) -> list[str]:
         for (chosen, full), names in short.items():
             if names:
                 which = f"{about.name}: {', '.join(names)}"
-                lines.append(f"{which} on the first {chosen} of {full} images; --samples all takes every one")
+                lines.append(f"{which} on the first {chosen} of {full} images; use --samples all for all images")
     return lines
 
 
 def _remarks(grid: Grid, classes: int) -> Iterator[str]:
-    """What attacks leave out with so few classes, each once."""
+    """Messages about attacks that need more classes, each once."""
     strong = grid.section(WorstCaseSection)
     suites = [remark(strong.suite, classes)] if strong and grid.strong_bounds else []
     attacks = [named.remark(classes) for section in grid.sections for named in section.attacks]
@@ -247,7 +253,7 @@ def _remarks(grid: Grid, classes: int) -> Iterator[str]:
 
 
 def order_cells(cells: list[Cell], preset: Preset) -> list[Cell]:
-    """By dataset, evaluation, attack, parameters, defense and tier: in the preset's order, then as they appeared."""
+    """Sort by dataset, evaluation, attack, parameters, defense and tier: the preset's order first, then appearance."""
     ranks: dict[str, dict[Any, int]] = {}
 
     def rank(name: str, value: Any) -> int:

@@ -1,4 +1,4 @@
-"""What the user asked for: a preset, on which images, with which seeds, on which device, in which folder."""
+"""The request for a run: a preset, the images, the seeds, the device and the folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked of a preset."""
+    """A run of a preset as the user requests it."""
 
     preset: Preset
     samples: int | str | None
@@ -55,7 +55,7 @@ class Request:
         return "shuffled" if self.until else "file"
 
     def images(self, amount: Amount, test_size: int) -> int:
-        """How many of the first test images to take."""
+        """The number of test images to take, from the first on."""
         if isinstance(self.samples, int):
             return self.samples
         everything = whole(amount, test_size)

@@ -1,4 +1,4 @@
-"""What ``adp-bench compare`` adds to a run: names, training and speed of the defenses, kept with the run."""
+"""The record that ``adp-bench compare`` adds to a run: names, training and speed of the defenses."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from defenses.files import write_text
 
 
 def keep_compared(store: Store, request: Request, work: Sequence[Work], specs: Sequence[str]) -> None:
-    """Remember which defenses of a run are compared, the candidate first, and what they cost."""
+    """Store which defenses of a run are compared, the candidate first, and their costs."""
     parts = [next(part for part in work if part.trained.spec == canonical(spec)) for spec in specs]
     candidate, *references = (part.trained.label for part in parts)
     keep_record(store, candidate, references, [_cost(part, request) for part in parts])
 
 
 def keep_record(store: Store, candidate: str, references: Sequence[str], costs: Sequence[str]) -> None:
-    """Remember what is compared; every report of the run then has the comparison."""
+    """Store the comparison with the run, so that every report of the run shows it."""
     record = {"candidate": candidate, "references": [*references], "costs": [*costs]}
     write_text(store.folder / COMPARED, json.dumps(record, indent=1) + "\n")
 
 
 def _cost(part: Work, request: Request) -> str:
-    """How an ensemble was trained, and the milliseconds it takes per image, measured here and now, best of three."""
+    """How an ensemble was trained, and its milliseconds per image on this machine, the best of three."""
     trained = part.trained
     images = part.data.test.images(slice(0, 200)).to(request.device)
     model = trained.ensemble.to(request.device).eval()

@@ -1,4 +1,4 @@
-"""What a run shows while it works: one line per cell, a bar for each under way, and the time left for the grid."""
+"""The progress of a run: one line per finished cell, a bar per running cell, and the time left for the grid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUIET = 30
 
 @dataclass
 class _Open:
-    """A cell under way."""
+    """A running cell."""
 
     number: int
     began: float
@@ -33,7 +33,7 @@ class _Open:
 
 
 class RunDisplay:
-    """Writes to standard error; on a terminal the lines of the cells under way are live."""
+    """Writes to standard error; on a terminal, running cells have live lines."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True, highlight=False, emoji=False)
@@ -81,7 +81,7 @@ class RunDisplay:
             self.say(f"{self._place(cell)}: {rows} of {cell.images.samples} images, {self.time_left()}")
 
     def report(self, words: str, cell: Cell | None = None) -> None:
-        """What is being done inside a cell, or inside the one that was begun last."""
+        """Show the current step of a cell; by default, of the cell that began last."""
         cell = cell or next(reversed(self.open), None)
         if cell not in self.open:
             return
@@ -122,7 +122,7 @@ class RunDisplay:
         self.say(f"report: {store.folder / 'report.html'}")
 
     def writing(self, words: str) -> None:
-        """What the report has come to: a live line on a terminal, elsewhere a line at most every ten seconds."""
+        """Show the progress of the report: a live line on a terminal, elsewhere a line at most every ten seconds."""
         if self.console.is_terminal:
             if self.bars.live.is_started:
                 self.bars.stop()
@@ -138,7 +138,7 @@ class RunDisplay:
             self.bars.stop()
 
     def _close(self, cell: Cell) -> tuple[str, float]:
-        """The place of a cell that ended, and the seconds since it began."""
+        """Close a cell; return its place and its duration in seconds."""
         place, closed = self._place(cell), self.open.pop(cell)
         self.cost_done += self.costs.get(cell, 0.0)
         self.cost_left -= self.costs.get(cell, 0.0)

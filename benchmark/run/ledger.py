@@ -1,4 +1,4 @@
-"""Cells under way: what is still to be evaluated, and what came back; every finished batch is kept at once."""
+"""The state of running cells: their open batches and their outcomes; every finished batch is stored at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from defenses.errors import BadInput
 
 
 class Ledger:
-    """Hands out the batches of cells that are not done, and puts cells together from what comes back."""
+    """Yields the batches of unfinished cells, and assembles cells from the outcomes."""
 
     def __init__(self, store: Store, display: RunDisplay, keep_images: bool = False, refusals: bool = False) -> None:
         self.store, self.display = store, display
@@ -31,7 +31,7 @@ class Ledger:
         """Cells of tier strict that take their records from a cell of tier paper which is under way."""
 
     def batches(self, work: Iterable[tuple[Material, list[Cell]]]) -> Iterator[Batch]:
-        """Cell by cell, what the store does not have; of a cell that failed, nothing more."""
+        """The batches that the store does not have, cell by cell; a failed cell yields no more batches."""
         for material, cells in work:
             for cell in cells:
                 self.display.begin(cell)
@@ -47,7 +47,7 @@ class Ledger:
                         yield Batch(material, cell, span)
 
     def take(self, outcome: Outcome) -> None:
-        """Keep what came back; a cell that is complete is written, one that failed is remembered."""
+        """Store an outcome; write a complete cell, and record a failed one."""
         cell, span = outcome.batch.cell, outcome.batch.span
         if isinstance(outcome.result, Failure):
             self._fail(cell, outcome.result)

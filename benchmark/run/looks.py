@@ -1,4 +1,4 @@
-"""Batch after batch for every row of the tables, with a look after each: a row that is settled takes no more images."""
+"""Early stopping: each row of the tables is tested after every batch, and a settled row gets no more images."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from defenses.files import write_text
 
 @dataclass
 class _Row:
-    """Cells that take the same images: those of a line of the tables, or one cell alone."""
+    """Cells that get the same images: all cells of a table row, or a single cell."""
 
     cells: list[Cell]
     """With all images that they may take."""
@@ -44,12 +44,12 @@ class _Row:
 
     @property
     def images(self) -> int:
-        """How many images every cell has; the first batch before there is one."""
+        """The number of images that every cell has; before the first batch, the size of that batch."""
         return self.spans[max(0, self.done - 1)].end
 
 
 class Looks:
-    """The rows of a run that may stop early, and how far each has come."""
+    """The rows of a run that may stop early, and their progress."""
 
     def __init__(self, store: Store, request: Request, work: list[Work], until: Until) -> None:
         self.store, self.request, self.work = store, request, work
@@ -65,12 +65,12 @@ class Looks:
         self.images_before = sum(row.images * len(row.cells) for row in self.rows if row.done)
 
     def keep(self) -> None:
-        """Remember the rule with the run: every report of it then tells what was decided."""
+        """Store the rule with the run, so that every report of the run shows the decisions."""
         if isinstance(self.rule, Decided):
             write_text(self.store.folder / UNTIL, json.dumps(self.rule.written(), indent=1) + "\n")
 
     def so_far(self) -> list[Work]:
-        """The work with as many images as every row has by now."""
+        """The work, with the number of images that each row has so far."""
         sizes = {cell: row.images for row in self.rows for cell in row.cells}
 
         def sized(cell: Cell) -> Cell:
@@ -80,9 +80,9 @@ class Looks:
         return [replace(part, cells=[sized(cell) for cell in part.cells]) for part in self.work]
 
     def go(self, display: RunDisplay) -> None:
-        """Take a batch for every open row, look, and go on until all are settled or the time is spent."""
+        """Run a batch for every open row and test the row, until all are settled or the budget is spent."""
         if self.images_before:
-            display.say(f"going on after {self.images_before} attacked images")
+            display.say(f"resuming after {self.images_before} attacked images")
         began = time.monotonic()
         for row in self.rows:
             self._look(row, display)
@@ -91,14 +91,14 @@ class Looks:
             while going_on := [row for row in self.rows if not row.closed]:
                 for row in going_on:
                     if row.done and self.budget is not None and time.monotonic() - began > self.budget:
-                        words = f"the budget of {clock(self.budget)} is spent; run the same command again to go on"
+                        words = f"the budget of {clock(self.budget)} is spent; run the same command again to resume"
                         display.say(words)
                         return
                     self._extend(row, stack, subjects, display)
                     self._look(row, display)
 
     def _extend(self, row: _Row, stack: ExitStack, subjects: dict[int, Subject], display: RunDisplay) -> None:
-        """The next batch of every cell of a row; one that fails closes the row, and the run then says why."""
+        """Run the next batch of every cell of a row; a failure closes the row, and the run reports it later."""
         span = row.spans[row.done]
         row.done += 1
         for cell in row.cells:
@@ -126,7 +126,7 @@ class Looks:
         return subjects[number]
 
     def _look(self, row: _Row, display: RunDisplay) -> None:
-        """Close a row that is settled, or has no more images."""
+        """Test a row, and close it if it is settled or has no more images."""
         if row.closed or not row.done:
             return
         outcomes = [self._outcomes(cell, row) for cell in row.cells]
@@ -136,7 +136,7 @@ class Looks:
         if row.closed:
             left = sum(not other.closed for other in self.rows)
             word = "settled" if settled else "open"
-            display.say(f"{title}: {word} after {row.images} images; {left} of {len(self.rows)} rows go on")
+            display.say(f"{title}: {word} after {row.images} images; {left} of {len(self.rows)} rows continue")
 
     def _outcomes(self, cell: Cell, row: _Row) -> Outcomes:
         found = [self.parts[cell][span]["p_correct"].to_numpy(dtype=float) for span in row.spans[: row.done]]
@@ -144,7 +144,7 @@ class Looks:
 
 
 def _rows(work: Iterable[Work], together: bool) -> list[_Row]:
-    """The cells with attacks that are rows of the tables, those of a line together or each alone."""
+    """The table rows with attacks: all cells of a row together, or each cell alone."""
     found: dict[Line | Cell, list[Cell]] = {}
     for part in work:
         for cell in part.cells:
@@ -154,7 +154,7 @@ def _rows(work: Iterable[Work], together: bool) -> list[_Row]:
 
 
 def _counted(rule: Decided, rows: list[_Row], store: Store) -> Decided:
-    """The rule with the number of comparisons that share its level, those of earlier commands too."""
+    """The rule with the number of comparisons that share its level, including those of earlier commands."""
     lines = {cell.line for row in rows for cell in row.cells}
     lines |= {cell.line for cell in store.asked() if _may_stop(cell)}
     references = max((len(row.cells) - 1 for row in rows), default=1)
@@ -164,5 +164,5 @@ def _counted(rule: Decided, rows: list[_Row], store: Store) -> Decided:
 
 
 def _may_stop(cell: Cell) -> bool:
-    """Whether it is a row of the tables with an attack."""
+    """Whether the cell has an attack and is part of the tables."""
     return bool(cell.task.attacks) and cell.task.in_tables

@@ -1,4 +1,4 @@
-"""What the batches of one ensemble are made from: its weights, and its test images in the order of its cells."""
+"""The material for the batches of one ensemble: its weights, and its test images in the order of its cells."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def taken(part: Work, request: Request, samples: int) -> LabelledImages:
 
 
 def material_of(part: Work, request: Request, samples: int) -> Material:
-    """What cells of an ensemble with so many images need."""
+    """The material for cells of an ensemble with ``samples`` images."""
     return Material(
         ensemble=part.trained.ensemble,
         surrogate=part.surrogate.ensemble if part.surrogate else None,

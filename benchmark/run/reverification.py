@@ -1,4 +1,4 @@
-"""Adversarial images that were kept, judged again: by their own weights, from the file alone."""
+"""Check saved adversarial images again, with the weights that they attacked; no attack is run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from defenses.members.ensemble import Ensemble
 
 
 def check_kept(store: Store, cell: Cell, given: Sequence[Trained] = ()) -> tuple[int, list[str]]:
-    """How many images a cell kept, and everything that is not as its records say."""
+    """The number of saved images of a cell, and every difference from its records."""
     index, pixels = store.images(cell)
     records = store.read(cell).set_index("index")
     expected = records.index[records["attacked"] & ~records["correct"]]
@@ -55,9 +55,9 @@ def check_kept(store: Store, cell: Cell, given: Sequence[Trained] = ()) -> tuple
 
 
 def find_weights(cell: Cell, given: Sequence[Trained]) -> Ensemble:
-    """The very ensemble a cell attacked, by its weights: among the models that were given, then among those here.
+    """The ensemble that a cell attacked, by its weights: among the given models, then among the checkpoints here.
 
-    What the run folder says of its models is never loaded: a manifest can name any file.
+    Files that the run folder names are never loaded: a manifest can name any file.
     """
     facts = cell.ensemble
     for trained in given:
@@ -67,18 +67,20 @@ def find_weights(cell: Cell, given: Sequence[Trained]) -> Ensemble:
 
 
 def model_of(spec: str, about: Entry, trust: bool, weights: str) -> Trained:
-    """The model that a spec names; a defense spec names the trained ensemble here that has these weights."""
+    """The model of a spec; for a defense spec, the trained ensemble here with these weights."""
     if is_checkpoint(spec):
         return load_outside(spec, about, trust)
     named = parse_defense(spec)
     trained = trained_with(weights, named.label)
     if trained.provenance.defense != named.text:
-        raise NotVerified(f"the weights belong to {trained.provenance.defense}, not to {named.text}")
+        raise NotVerified(
+            f"the weights belong to {trained.provenance.defense}, not to {named.text}; give the right --model"
+        )
     return trained
 
 
 def trained_with(weights: str, name: str) -> Trained:
-    """The ensemble here that has these weights, by their sha256; ``name`` is only said."""
+    """The ensemble here with these weights, by their sha256; ``name`` is used only in the message."""
     for root in (*references(), ENSEMBLES):
         for path in sorted(Path(root).rglob(FILE_NAME)):
             with contextlib.suppress(BadInput):  # a checkpoint that is damaged is not this one

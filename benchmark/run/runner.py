@@ -1,4 +1,4 @@
-"""Run a request: ensembles, then cells, each kept the moment it is done; what is done already is not done again."""
+"""Run a request: ensembles first, then cells; each result is stored at once, and finished cells are not run again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(
     executor: Executor | None = None,
     finish: Callable[[Store, list[Work]], None] = lambda store, work: None,
 ) -> Store:
-    """Run every cell that is not there yet, then ``finish``, then write tables and report."""
+    """Run every unfinished cell, then ``finish``, then write tables and report."""
     store = Store(request.out)
     check(request)
     store.open(request.preset.name)
@@ -97,7 +97,7 @@ def _run(
 
 
 def _open_work(store: Store, request: Request, work: list[Work]) -> Iterator[tuple[Material, list[Cell]]]:
-    """What is not done yet, with what it takes to do it."""
+    """The unfinished cells of each ensemble, with their material."""
     for part in work:
         cells = [cell for cell in part.cells if not store.has(cell, request.keep_images)]
         if cells:
@@ -111,11 +111,11 @@ def _write_manifest(
     surrogates: dict[str, Trained],
     class_names: dict[str, list[str]],
 ) -> list[str]:
-    """Add what is asked now to what was asked before; new samples, weights or batches replace older ones.
+    """Add the requested cells to the manifest; new samples, weights or batches replace older ones.
 
-    An ensemble has one set of weights in a folder, so has the surrogate, and a dataset has one content: what was
-    measured with others goes, also where it is not asked for now. A line for each ensemble that this concerns. An
-    ensemble with a new label keeps its numbers under that name.
+    In one folder, an ensemble and the surrogate each have one set of weights, and a dataset has one content. Cells with
+    other weights or other content are removed, even if they are not part of this request; the result is a message for
+    each ensemble concerned. An ensemble with a new label keeps its numbers under the new label.
     """
     names = {_ensemble(cell): cell.ensemble.defense for cell in cells}
     places = {cell.place for cell in cells}
@@ -158,10 +158,10 @@ def _write_manifest(
 
 
 def _ensemble(cell: Cell) -> tuple[str, str, str]:
-    """One ensemble on one dataset, whatever its column is called."""
+    """A key for one ensemble on one dataset, independent of its label."""
     return cell.images.dataset, cell.ensemble.spec, cell.ensemble.weights
 
 
 def _attacker(cell: Cell) -> tuple[str, int]:
-    """Cells whose black-box images one attacker makes."""
+    """A key for cells that share one black-box attacker."""
     return cell.images.dataset, cell.conditions.seed

@@ -1,1 +1,1 @@
-"""Attacks that no library has, or that none runs on the survivors of a batch alone."""
+"""Attacks that no library has, or that no library can restrict to the survivors of a batch."""

@@ -1,8 +1,8 @@
-"""ARC: an attack made for randomised ensembles, which takes their members one after another.
+"""ARC: an attack for randomised ensembles, which attacks their members one after another.
 
-The expected accuracy of a randomised ensemble falls in jumps, one for each member that is fooled, and the gradient of
-an averaged loss may point where no member is fooled at all. ARC instead crosses the boundary of one member at a time,
-by the smallest step that the linearised member needs, and takes no step that makes a right prediction more likely.
+The expected accuracy of a randomised ensemble falls in jumps, one for each fooled member. The gradient of an averaged
+loss may point to images that fool no member. ARC instead crosses the boundary of one member at a time, by the smallest
+step for the linearised member. It takes no step that makes a correct prediction more likely.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROUNDS = 1000
 
 
 def arc(model: nn.Module, images: Tensor, labels: Tensor, attack: ARC) -> Tensor:
-    """Walk from the image, then from drawn points; the point with the lowest expected accuracy is kept."""
+    """Walk from the clean image, then from random points; keep the point with the lowest expected accuracy."""
     assert isinstance(model, AttackedModel)
     best = images.clone()
     lowest = model.expected(_right(model, images, labels))
@@ -46,7 +46,7 @@ def arc(model: nn.Module, images: Tensor, labels: Tensor, attack: ARC) -> Tensor
 def _walk(
     model: AttackedModel, clean: Tensor, start: Tensor, labels: Tensor, places: Tensor, restart: int, attack: ARC
 ) -> tuple[Tensor, Tensor]:
-    """Round after round, every member in a drawn order; the last point, and its expected accuracy."""
+    """Attack every member in random order, for several rounds; return the last point and its expected accuracy."""
     x = start.clone()
     right = _right(model, x, labels)
     for number in range(attack.steps):
@@ -79,9 +79,10 @@ def _walk(
 def _crossed(
     model: AttackedModel, x: Tensor, clean: Tensor, labels: Tensor, member: Tensor, right: Tensor, attack: ARC
 ) -> tuple[Tensor, Tensor]:
-    """The images after the step that crosses the nearest linearised boundary of one member of each, two ways.
+    """Cross the nearest linearised boundary of one member per image, in two ways; return both results.
 
-    The first goes the shortest way; the second also away from the boundaries of the members that are fooled already.
+    The first step is the shortest one. The second step also moves away from the boundaries of the members that are
+    already fooled.
     """
     point = x.detach().requires_grad_()
     rows = torch.arange(len(x), device=x.device)
@@ -113,8 +114,8 @@ def _scaled(gradient: Tensor, bound: Bound) -> Tensor:
 def step_over(x: Tensor, clean: Tensor, normal: Tensor, way: Tensor, margin: Tensor, bound: Bound) -> Tensor:
     """The smallest step, steepest along ``way``, after which normal · step exceeds the margin.
 
-    Without ball and box, and along the normal itself, its size is margin / dual norm of the normal, and `OVERSHOOT`
-    more. Where they cut the step, a longer one is looked for; where none crosses, a short one is taken.
+    If ball and box do not cut the step, and ``way`` is the normal, its size is margin / dual norm of the normal, plus
+    `OVERSHOOT`. If they cut it, a longer step is searched. If no step crosses the boundary, a short step is taken.
     """
     unit = uphill(way, x, bound, 1.0)
     needed = (1 + OVERSHOOT) * margin
@@ -139,12 +140,12 @@ def step_over(x: Tensor, clean: Tensor, normal: Tensor, way: Tensor, margin: Ten
 
 
 def dual_norm(gradient: Tensor, bound: Bound) -> Tensor:
-    """How fast a linear function rises for each unit of the bound's norm: L1 for L∞, L2 for L2."""
+    """The dual norm of the gradient for the bound's norm: L1 for L∞, L2 for L2."""
     found = gradient.flatten(1).norm(1 if bound.norm == "linf" else 2, dim=1)
     return found.clamp_min(torch.finfo(found.dtype).tiny)
 
 
 @torch.no_grad()
 def _right(model: AttackedModel, x: Tensor, labels: Tensor) -> Tensor:
-    """Which members are right, (K, N)."""
+    """Mask of the members that are right, (K, N)."""
     return model.member_logits(x).argmax(-1) == labels

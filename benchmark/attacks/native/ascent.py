@@ -1,6 +1,6 @@
-"""Projected gradient ascent that spends nothing on an image once it is fooled: PGD with restarts and a choice of loss.
+"""PGD with restarts and a choice of loss; a fooled image costs no further gradients.
 
-Starts are drawn image by image, so what happens to one image does not depend on which others are in its batch.
+Starts are drawn per image, so the result of an image does not depend on the other images of its batch.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from benchmark.attacks.native.losses import LOSSES, Loss
 
 
 def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:
-    """Restart on what is not fooled yet; the first iterate that fools is kept, otherwise the last one of all.
+    """Restart on images that are not fooled yet; keep the first iterate that fools, otherwise the very last one.
 
-    Of a randomised ensemble, the last iterate of the start with the lowest expected accuracy is kept.
+    For a randomised ensemble, keep the last iterate of the start with the lowest expected accuracy.
     """
     adversarial = images.clone()
     restarted(model, images, labels, attack, adversarial, torch.arange(len(images), device=images.device))
@@ -33,7 +33,10 @@ def restarted(
     survivors: Tensor,
     first: int = 0,
 ) -> Tensor:
-    """Move the rows ``survivors`` of ``adversarial``; those that are left. ``first`` numbers the first start."""
+    """Attack the rows ``survivors``, change them in ``adversarial``, and return the new survivors.
+
+    ``first`` is the number of the first start.
+    """
     assert isinstance(model, AttackedModel)
     lowest = torch.full((len(images),), torch.inf, device=images.device)
     for restart in range(first, first + attack.restarts):
@@ -72,7 +75,7 @@ def _ascend(model: AttackedModel, clean: Tensor, start: Tensor, labels: Tensor, 
 
 
 def gradient_of(model: nn.Module, x: Tensor, labels: Tensor, loss: Loss, targeted: bool) -> tuple[Tensor, Tensor]:
-    """Gradient of the loss by the image, and which images are fooled as they are."""
+    """Gradient of the loss with respect to the images, and a mask of the images that are already fooled."""
     x = x.detach().requires_grad_()
     logits = model(x)
     (gradient,) = torch.autograd.grad(loss(logits, labels).sum(), x)

@@ -1,4 +1,4 @@
-"""Balls around an image: where an ascent starts, which way is up, and the nearest point inside ball and box."""
+"""Balls around an image: random starts, steepest steps, and projection onto ball and box."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def random_start(model: AttackedModel, images: Tensor, chosen: Tensor, bound: Bo
 
 
 def uphill(gradient: Tensor, x: Tensor, bound: Bound, size: float) -> Tensor:
-    """A step of the given size in the norm of the bound, up the gradient."""
+    """The steepest ascent step of the given size in the norm of the bound."""
     if bound.norm == "linf":
         return size * gradient.sign()
     flat = gradient.flatten(1)
@@ -49,7 +49,7 @@ def uphill(gradient: Tensor, x: Tensor, bound: Bound, size: float) -> Tensor:
 
 
 def _sparse(gradient: Tensor, x: Tensor, size: float) -> Tensor:
-    """The L1 step that gains most along the gradient if a scalar may move by `FARTHEST` and no further than the box.
+    """The L1 step with the largest gain along the gradient; a scalar moves at most `FARTHEST`, and stays in the box.
 
     A linear gain under one budget: the scalars with the largest derivative are moved first, each as far as it may,
     until the size is spent.

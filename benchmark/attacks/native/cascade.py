@@ -11,7 +11,7 @@ from defenses.errors import BadInput
 
 
 def cascade(model: nn.Module, images: Tensor, labels: Tensor, attack: Cascade) -> Tensor:
-    """Each part three times on what the parts before left; Brendel and Bethge's attack is foolbox's."""
+    """Run each part three times on the survivors of the parts before; foolbox runs Brendel and Bethge's attack."""
     try:
         import numba  # noqa: F401
     except ImportError:  # said before the ascents, not after them

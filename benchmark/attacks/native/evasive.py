@@ -16,8 +16,7 @@ from defenses.members.diversity import log_ensemble_diversity
 def evasive(model: nn.Module, images: Tensor, labels: Tensor, attack: Evasive) -> Tensor:
     """Ascend cross-entropy plus ``weight`` times the log diversity with the predicted label removed.
 
-    The detector raises its alarm where that diversity is low, so an image that fools the ensemble while its
-    diversity stays high goes unseen.
+    The detector flags images with low diversity, so an adversarial image with high diversity is not detected.
     """
     assert isinstance(model, AttackedModel)
     step = 2.5 * attack.eps / attack.steps

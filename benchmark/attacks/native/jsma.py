@@ -9,12 +9,12 @@ from benchmark.attacks.definitions import JSMA
 
 
 def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:
-    """Lower, step after step, the one scalar whose fall costs the label most probability.
+    """In each step, lower the one scalar whose decrease reduces the probability of the label most.
 
     Probabilities sum to one, so ∂p_y/∂x_i > 0 implies that the other classes' sum falls with x_i: the saliency
     map of the paper is then (∂p_y/∂x_i)², largest where ∂p_y/∂x_i is. All images of a batch move together, one
-    gradient per step. A scalar may be taken again; one that is at 0 already stays there, and with it the image, which
-    is finished. As in the authors' code, a scalar at 1 is never taken.
+    gradient per step. A scalar may be chosen again. If the chosen scalar is already 0, the image is finished. As in the
+    authors' code, a scalar at 1 is never chosen.
     """
     adversarial = images.clone(memory_format=torch.contiguous_format)  # flatten below must be a view
     left = torch.arange(len(images), device=images.device)

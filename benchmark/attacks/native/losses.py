@@ -1,6 +1,6 @@
-"""What an attack on a classifier ascends, one value per image; a class is masked with −∞, never by multiplying.
+"""Losses that attacks maximise, one value per image; a class is masked with −∞, never by multiplication.
 
-Multiplying the logit of a class by 0 masks nothing where logits are log-probabilities: 0 is then the largest of all.
+Multiplying the logit of a class by 0 does not mask it if the logits are log-probabilities: 0 is then the largest value.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def logits_ratio(logits: Tensor, labels: Tensor) -> Tensor:
 def probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
     """Margin in probabilities (PMA): best other class minus the label's, between -1 and 1.
 
-    Written as p_j + Σ_{i≠y} p_i − 1, which is p_j − p_y: the derivative by z_y is a sum of small numbers in this form,
-    and the difference of two numbers near 1 in the other, which is 0 in float32 where the label is certain.
+    Written as p_j + Σ_{i≠y} p_i − 1, which equals p_j − p_y. In this form, the derivative by z_y is a sum of small
+    numbers. In the other form, it is a difference of two numbers near 1, which is 0 in float32 for a certain label.
     """
     others = functional.softmax(logits, -1).scatter(-1, labels[:, None], 0.0)
     return others.amax(-1) + others.sum(-1) - 1

@@ -1,13 +1,14 @@
-"""MORA: an attack made for ensembles, which looks at the members where their average hides a gradient.
+"""MORA: an attack for ensembles, which uses the members' gradients where the averaged output hides them.
 
-An average of softmax outputs saturates as soon as one confident member dominates it: its gradient is then that
-member's alone, and small. MORA mixes the averaged output with the members' own logits, each tamed to a gap of at
-most 10 and weighted by the leverage it has on the decision.
+An average of softmax outputs saturates when one confident member dominates it. Its gradient is then the small gradient
+of that member alone. MORA mixes the averaged output with the members' logits. Each member is scaled to a gap of at most
+10, and weighted by its leverage on the decision.
 
-Two variants. ``derived``: each member is scaled by its own gap and weighted by its part in ∂ log p̄_y / ∂z_k.
-``reference``, by what is known of the authors' public code: one factor for all members, that of the largest gap; the
-ensemble's output is one more member; a weight is the leverage on the runner-up class, at a temperature of 0.2; the
-first step is a whole one; and an ascent towards a target has the cross-entropy of the ensemble as its loss.
+There are two variants. ``derived``: each member is scaled by its own gap, and weighted by its part in
+∂ log p̄_y / ∂z_k. ``reference`` follows the authors' public code, as far as it is known: all members have one factor,
+that of the largest gap; the ensemble's output is one more member; a weight is the leverage on the runner-up class, at a
+temperature of 0.2; the first step has full size; and a targeted ascent uses the cross-entropy of the ensemble as its
+loss.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TEMPERATURE = 0.2
 
 
 def mora(model: nn.Module, images: Tensor, labels: Tensor, attack: MORA) -> Tensor:
-    """Untargeted ascents, one per mix, then one towards each other class; each on what is left of the batch."""
+    """Untargeted ascents, one per mix, then one towards each other class; each ascent gets only the survivors."""
     assert isinstance(model, AttackedModel)
     with torch.no_grad():
         order = model(images).scatter(-1, labels[:, None], -float("inf")).argsort(-1, descending=True)
@@ -85,14 +86,14 @@ def _ascend(
 
 
 def smooth(members: Tensor, rule: Combination) -> Tensor:
-    """What the ensemble makes of its members' logits (K, N, L): log-probabilities or, of votes, their soft count."""
+    """The differentiable output for member logits (K, N, L): log-probabilities, or a soft count of votes."""
     if isinstance(rule, Votes):  # every member equally sure of its vote
         return log_mean_probability(GAP * members / _gap(members).clamp_min(1e-12))
     return rule.combine(members)
 
 
 def mixed_loss(members: Tensor, output: Tensor, labels: Tensor, targets: Tensor | None, mix: float) -> Tensor:
-    """Cross-entropy of the mixed logits, one value per image; towards the targets where there are any."""
+    """Cross-entropy of the mixed logits, per image; with targets, the negative cross-entropy of the targets."""
     tamed = members * (GAP / _gap(members)).clamp_max(1.0)
     logits = (1 - mix) * output / _gap(output).clamp_min(1e-12)
     if mix:
@@ -107,7 +108,7 @@ def leverage(members: Tensor, labels: Tensor) -> Tensor:
     """Weight (K, N) of each member: its part in the gradient of the ensemble's probability of the label.
 
     With p_k the softmax of member k, ∂ log p̄_y / ∂z_k = (p_ky / Σ_j p_jy) · (e_y − p_k): the entry of the label is
-    p_ky (1 − p_ky) / Σ_j p_jy. Members that are wrong already count nothing, unless all are.
+    p_ky (1 − p_ky) / Σ_j p_jy. Members that are already wrong have weight 0, unless all are wrong.
     """
     probability = _entries(torch.softmax(members, dim=-1), labels)
     weight = _counted(members, labels) * (probability * (1 - probability)).clamp_min(1e-12)
@@ -140,7 +141,7 @@ def reference_loss(members: Tensor, output: Tensor, labels: Tensor, targets: Ten
 def runner_up_leverage(members: Tensor, output: Tensor, labels: Tensor) -> Tensor:
     """Weight (K, N) of each member: its part in the gradient of the probability of the ensemble's best other class.
 
-    Worked out as a softmax of logarithms: at this temperature the parts themselves are as small as e⁻⁵⁰.
+    Computed as a softmax of logarithms, because at this temperature the parts are as small as e⁻⁵⁰.
     """
     rival = output.scatter(-1, labels[:, None], -float("inf")).argmax(-1)
     log_probability = _entries(torch.log_softmax(members / TEMPERATURE, -1), rival)

@@ -1,4 +1,4 @@
-"""Presets: a named grid of cells is a TOML file, in this folder or of the user's."""
+"""Presets: a preset is a TOML file with grids of cells, in this folder or from the user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUFFIX = ".toml"
 
 @dataclass(frozen=True)
 class Preset:
-    """One artifact of the paper, or one of ours, or the user's."""
+    """A list of grids with a name: a table or figure of the paper, one of this project, or the user's."""
 
     name: str
     """Of a user's file, with its ending."""
@@ -50,7 +50,7 @@ def load_preset(name: str) -> Preset:
 
 
 def _beside(preset: Path, message: str) -> str:
-    """What to write instead, where a message names a file that is beside the preset and not in the working folder."""
+    """A hint for a message that names a file beside the preset which is not in the working folder."""
     for word in re.findall(r"[\w./\\-]+\.\w+", message):
         found = preset.parent / word
         if not Path(word).exists() and found.exists():
@@ -59,7 +59,7 @@ def _beside(preset: Path, message: str) -> str:
 
 
 def is_file_name(name: str) -> bool:
-    """True where the user names a file, not a preset that comes with the project."""
+    """True if the user names a file, not a preset of the project."""
     return name.endswith(SUFFIX) or "/" in name or "\\" in name
 
 
@@ -78,7 +78,7 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise BadInput(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}; save it as UTF-8") from None
 
 
 def _read(name: str, title: str, place: str, text: str) -> Preset:

@@ -1,4 +1,4 @@
-"""What a preset may say: every preset is read here, those of this package and those of users."""
+"""The schema of presets: reads and checks every preset, of this package or of a user."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _grid(table: PresetTable) -> Grid:
 
 
 def _sections(table: PresetTable, about: Entry) -> list[Section]:
-    """The sections in the order of a report; the list ``attacks`` holds two, since ``none`` stands for no attack."""
+    """The sections in the order of a report; the list ``attacks`` has two: clean accuracy (``none``) and white-box."""
     found: list[Section] = []
     for _, section in EVALUATIONS:
         if section is CleanSection:
@@ -93,7 +93,7 @@ def _sections(table: PresetTable, about: Entry) -> list[Section]:
 
 
 def _check_plan(table: PresetTable, grid: Grid) -> None:
-    """Refuse what would measure nothing, or the same twice."""
+    """Refuse a grid that measures nothing, or the same attack twice."""
     if not grid.tiers:
         raise BadInput(f"{table.place}, tiers: it is empty; choose from {', '.join(TIERS)}, or omit the key")
     section = grid.section(WhiteBoxSection)
@@ -104,7 +104,7 @@ def _check_plan(table: PresetTable, grid: Grid) -> None:
         if not run_in:
             raise BadInput(
                 f"{table.place}, attacks: {row.named.label} runs only in tier {' and '.join(row.tiers)}, "
-                f"which the grid does not have; it has {' and '.join(grid.tiers)}"
+                f"but the grid has only {' and '.join(grid.tiers)}; change the tiers of one of them"
             )
         for tier in run_in:
             if (row.named, tier) in seen:

@@ -1,6 +1,6 @@
-"""Where batches are evaluated, on this machine or on a Ray cluster, and what they are made of on the way there.
+"""Executors: they evaluate batches, on this machine or on a Ray cluster.
 
-A batch depends on its ensemble, its cell and its rows alone: its records are the same wherever it runs.
+A batch depends only on its ensemble, its cell and its rows, so its records are the same wherever it runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a batch has no records; words, because not every exception travels between processes."""
+    """The reason why a batch has no records; as text, because not every exception can be sent between processes."""
 
     kind: str
     words: str
@@ -51,7 +51,7 @@ class Failure:
 
     @property
     def refused(self) -> bool:
-        """True when the request itself was at fault."""
+        """True if the request was invalid (BadInput)."""
         return self.kind == BadInput.__name__
 
     def __str__(self) -> str:
@@ -60,17 +60,17 @@ class Failure:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A batch and its records, or why there are none."""
+    """A batch and its records, or its failure."""
 
     batch: Batch
     result: pd.DataFrame | Failure
 
 
 class Executor(Protocol):
-    """Evaluates batches: takes the next one when it has room for it, gives outcomes in any order."""
+    """Evaluates batches: it takes the next batch when it has capacity, and yields outcomes in any order."""
 
     def train(self, missing: Sequence[EnsembleRequest], device: torch.device, display: RunDisplay) -> None:
-        """Train those of the missing ensembles that it can train side by side; the others are trained when needed."""
+        """Train missing ensembles in parallel if possible; the others are trained when needed."""
 
     def find_device(self, name: str) -> torch.device:
         """The device that batches run on: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``, …"""
@@ -84,7 +84,7 @@ TASK = 10_000
 
 
 def bundles(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Batches of one cell that follow each other, together up to about a `TASK`."""
+    """Groups of consecutive batches of one cell, each with the cost of about one `TASK`."""
     bundle: list[Batch] = []
     for batch in batches:
         long = sum(map(_gradients, [*bundle, batch])) > TASK
@@ -102,9 +102,9 @@ def _gradients(batch: Batch) -> float:
 
 @contextmanager
 def open_executor(name: str, address: str | None = None, workers: int | None = None) -> Iterator[Executor]:
-    """The executor of a name, ready to work; what it started is stopped afterwards.
+    """The executor of a name; the processes that it started are stopped afterwards.
 
-    ``workers`` are processes on this machine; None takes as many as it has room for, once a run is long.
+    ``workers`` is the number of processes on this machine; None starts as many as fit, but only for a long run.
     """
     if workers is not None and not 1 <= workers <= MOST_WORKERS:
         raise BadInput(f"workers is {workers}; it must lie between 1 and {MOST_WORKERS}")
@@ -113,7 +113,7 @@ def open_executor(name: str, address: str | None = None, workers: int | None = N
             raise BadInput("--workers needs --executor local; Ray chooses the number of workers itself")
         if importlib.util.find_spec("ray") is None:
             raise BadInput(
-                "--executor ray needs Ray, which is an extra: in the checkout, "
+                "--executor ray needs Ray, which is not installed; in the checkout, run: "
                 "pip install -c constraints.txt -e '.[ray]'"
             )
         from benchmark.run.executors.ray import connected
@@ -137,7 +137,7 @@ def open_executor(name: str, address: str | None = None, workers: int | None = N
 
 
 def evaluate(subject: Subject, cell: Cell, span: Span, say: Callable[[str], None]) -> pd.DataFrame | Failure:
-    """The records of some rows by the cell's task."""
+    """The records of some rows by the cell's task, or its failure."""
     try:
         return _halving(lambda part: cell.task.batch(subject, part, cell.conditions.seed), span, say)
     except KeyboardInterrupt:
@@ -147,7 +147,7 @@ def evaluate(subject: Subject, cell: Cell, span: Span, say: Callable[[str], None
 
 
 def _halving(one: Callable[[Span], pd.DataFrame], span: Span, say: Callable[[str], None]) -> pd.DataFrame:
-    """Attack some rows; out of memory, in two halves."""
+    """Evaluate some rows; if memory runs out, in two halves."""
     try:
         return one(span)
     except (RuntimeError, MemoryError) as error:

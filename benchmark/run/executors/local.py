@@ -1,4 +1,4 @@
-"""Batches one after the other, in this process."""
+"""Evaluate batches one after the other, in this process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from benchmark.run.executors import Batch, Outcome, evaluate
 
 @dataclass(frozen=True)
 class Local:
-    """The usual executor."""
+    """The executor that uses only this process."""
 
     def find_device(self, name: str) -> torch.device:
-        """The device of this machine that was named."""
+        """The named device of this machine."""
         return devices.find_device(name)
 
     def train(self, missing: Sequence[EnsembleRequest], device: torch.device, display: RunDisplay) -> None:

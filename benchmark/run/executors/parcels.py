@@ -1,4 +1,4 @@
-"""What travels to another process: an ensemble with its images, packed once, unpacked where batches are evaluated."""
+"""Parcels for other processes: an ensemble with its images, packed once and unpacked by each worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from defenses.members.ensemble import Ensemble
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
-    """A material on its way: weights and images by value, a model from outside by the name of its file."""
+    """A packed material: weights and images by value, a model from outside by its file name."""
 
     key: str
     ensemble: Ensemble | None
@@ -68,11 +68,11 @@ def pack(material: Material, cell: Cell) -> Parcel:
 
 
 def unpack(parcel: Parcel) -> Material:
-    """The material here, if this process computes what the driver would."""
+    """Unpack the material; BadInput if the versions or the model here differ from those of the driver."""
     here, wanted = versions(), parcel.versions
     for name in wanted:
         if here[name] != wanted[name]:
-            raise BadInput(f"a worker has {name} {here[name]}, the driver {wanted[name]}; install one version")
+            raise BadInput(f"a worker has {name} {here[name]}, the driver {wanted[name]}; install the same version")
     set_threads(parcel.threads)
     ensemble = parcel.ensemble
     if ensemble is None:

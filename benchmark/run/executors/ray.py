@@ -1,4 +1,4 @@
-"""Batches as tasks of a Ray cluster: every node gets an ensemble and its images once, records come back here."""
+"""Evaluate batches on a Ray cluster: every node gets an ensemble and its images once, and returns records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RETRIES = 3
 
 @contextmanager
 def connected(address: str | None) -> Iterator[OnRay]:
-    """Join the cluster at an address; without one, the cluster of this machine, or a new one that ends with the run."""
+    """Connect to the cluster at an address; by default to this machine's cluster, or to a new one for this run only."""
     before = ray.is_initialized()
     if not before:
         try:
@@ -51,10 +51,10 @@ def connected(address: str | None) -> Iterator[OnRay]:
 
 @dataclass(frozen=True)
 class OnRay:
-    """The cluster that this process has joined."""
+    """The cluster that this process is connected to."""
 
     def find_device(self, name: str) -> torch.device:
-        """``auto`` takes GPUs where the cluster has any, be it on other machines than this."""
+        """``auto`` uses GPUs if any node of the cluster has one."""
         gpus = ray.cluster_resources().get("GPU", 0)
         kind = next((device.type for device in accelerators()), "cuda")  # the driver may have none of its own
         if name not in ("auto", "cpu", kind):
@@ -64,10 +64,10 @@ class OnRay:
         return torch.device(kind if gpus and name != "cpu" else "cpu")
 
     def train(self, missing: Sequence[EnsembleRequest], device: torch.device, display: RunDisplay) -> None:
-        """The cluster does not train; the driver does, one ensemble after the other."""
+        """Do nothing: the driver trains the ensembles, one after the other."""
 
     def run(self, batches: Iterable[Batch], display: RunDisplay) -> Generator[Outcome, None, None]:
-        """Outcomes as they come. Twice as many tasks as there is room for are under way, so that no node waits."""
+        """Outcomes as they arrive. Twice as many tasks as fit are submitted at once, so that no node waits."""
         waiting = bundles(batches)
         bundle = next(waiting, None)
         if bundle is None:
@@ -104,7 +104,7 @@ class OnRay:
 
 
 def _share(device: torch.device) -> dict[str, int]:
-    """What a task occupies: a GPU, or as many CPUs as this process has threads."""
+    """The resources of a task: a GPU, or as many CPUs as this process has threads."""
     return {"num_cpus": torch.get_num_threads()} if device.type == "cpu" else {"num_cpus": 1, "num_gpus": 1}
 
 
@@ -115,7 +115,7 @@ def _words(share: dict[str, int]) -> str:
 
 
 def _room(share: dict[str, int]) -> tuple[int, int]:
-    """Nodes that are there, and how many tasks they can run at once."""
+    """The number of live nodes, and how many tasks they can run at once."""
     there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
     return len(there), sum(min(int(has.get(names[name], 0) // need) for name, need in share.items()) for has in there)
@@ -127,7 +127,7 @@ def _too_large(share: dict[str, int]) -> str:
 
 
 def _outcomes(task: Any, bundle: list[Batch], display: RunDisplay) -> Iterator[Outcome]:
-    """What a task gave; one that was lost too often is a failure of its cell."""
+    """The outcomes of a task; a task that was lost too often is a failure of its cell."""
     try:
         results, remarks = ray.get(task)
     except ray.exceptions.RayTaskError as error:  # before any attack: the subject could not be put together
@@ -145,7 +145,7 @@ def _outcomes(task: Any, bundle: list[Batch], display: RunDisplay) -> Iterator[O
 
 
 def _send_code_of_files() -> None:
-    """A node cannot import the user's files: their code travels with the ensemble."""
+    """Send the code of the user's files with the ensemble, because a node cannot import them."""
     for name, module in list(sys.modules.items()):
         if name.startswith(USER_FILE):
             ray.cloudpickle.register_pickle_by_value(module)
@@ -155,7 +155,7 @@ def _send_code_of_files() -> None:
 
 
 def _look(parcel: Parcel) -> Tensor:
-    """Once per ensemble: what its members make of clean images."""
+    """Member logits of the clean images, computed once per ensemble."""
     material = unpack(parcel)
     material.ensemble.to(material.device)
     with prepared(material.ensemble):
@@ -165,17 +165,18 @@ def _look(parcel: Parcel) -> Tensor:
 def _evaluate(
     parcel: Parcel, logits: Tensor, cell: Cell, spans: list[Span]
 ) -> tuple[list[pd.DataFrame | Failure], list[str]]:
-    """Records of batches of a cell, and what there was to say."""
+    """Records of batches of a cell, and the messages for the user."""
     _check_libraries(cell)
     remarks: list[str] = []
     return records(parcel, logits, cell, spans, remarks.append), remarks
 
 
 def _check_libraries(cell: Cell) -> None:
-    """The attack libraries of this node must be those that the cell names."""
+    """Refuse attack libraries of this node that have other versions than the cell names."""
     for named in cell.task.attacks:
         here = library_version(named.library)
         if here != named.version:
             raise BadInput(
-                f"a node of the Ray cluster has {named.library} {here}, the driver {named.version}; install one version"
+                f"a node of the Ray cluster has {named.library} {here}, the driver {named.version}; "
+                "install the same version"
             )

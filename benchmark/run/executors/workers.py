@@ -1,7 +1,7 @@
-"""Batches and trainings in processes of this machine: as many as its cores allow, or one for each accelerator.
+"""Evaluate and train in worker processes of this machine: as many as its cores allow, or one per accelerator.
 
-Workers only compute. They write no file but the checkpoint of an ensemble they train, and they end with the process
-that started them, however it ends.
+Workers only compute. They write no files except the checkpoints of ensembles that they train. They end when the process
+that started them ends, for any reason.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ RETRIES = 3
 
 @dataclass(eq=False)
 class Workers:
-    """Several processes; ``count`` is None where the user did not say how many."""
+    """Several processes; ``count`` is None if the user did not set their number."""
 
     count: int | None = None
     crew: _Crew | None = None
     """Workers that have trained and are kept for the batches: starting one takes seconds."""
 
     def close(self) -> None:
-        """End the workers that are left."""
+        """End the remaining workers."""
         if self.crew:
             self.crew.stop()
         self.crew = None
 
     def find_device(self, name: str) -> torch.device:
-        """The device of this machine that was named; without a number, every one of its kind gets a worker."""
+        """The named device of this machine; a type without a number gives every device of that type a worker."""
         return devices.find_device(name)
 
     def places(self, device: torch.device) -> list[torch.device]:
@@ -71,7 +71,7 @@ class Workers:
         return [kind[number % len(kind)] for number in range(count)]
 
     def train(self, missing: Sequence[EnsembleRequest], device: torch.device, display: RunDisplay) -> None:
-        """Different ensembles side by side, each by one worker, the longest first: no long one is left to the end."""
+        """Train different ensembles in parallel, each in one worker, the longest training first."""
         places = self.places(device)[: len(missing)]
         if len(places) < 2:
             return
@@ -90,7 +90,7 @@ class Workers:
                 raise RunFailed(f"training {job.title}: {result.words}; run the same command again to resume")
 
     def run(self, batches: Iterable[Batch], display: RunDisplay) -> Generator[Outcome, None, None]:
-        """Outcomes as they come; unless workers were asked for, the first seconds of work are done here."""
+        """Outcomes as they arrive; without a given number of workers, the first seconds of work run in this process."""
         waiting = iter(batches)
         if self.count is None and self.crew is None:
             yield from Local().run(_until(time.monotonic() + PATIENCE, waiting), display)
@@ -137,7 +137,7 @@ def _share(places: list[torch.device]) -> str:
 
 
 class CannotTravel(Exception):
-    """Something does not get into another process by pickle, such as a class that a user's file has made."""
+    """An object cannot be pickled for another process, such as a class from a user's file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,7 @@ class _Evaluation:
     bundle: list[Batch]
 
     def give(self, worker: _Worker) -> Future[Any]:
-        """Send the batches, and before them the ensemble, unless the worker has it."""
+        """Send the batches to a worker, and first the ensemble if the worker does not have it."""
         cell, material = self.bundle[0].cell, self.bundle[0].material
         try:
             parcel = None if worker.has is material else pickle.dumps(_parcel(material, self.bundle[0], worker.device))
@@ -170,7 +170,7 @@ class _Evaluation:
         return worker.pool.submit(_evaluate, parcel, task)
 
     def outcomes(self, result: Any, display: RunDisplay) -> Iterator[Outcome]:
-        """What a worker gave; what does not get to a worker is evaluated here."""
+        """The outcomes from a worker; batches that cannot be sent to a worker are evaluated here."""
         if isinstance(result, CannotTravel):
             yield from Local().run(self.bundle, display)
         elif isinstance(result, Failure):
@@ -186,7 +186,7 @@ def _parcel(material: Material, batch: Batch, device: torch.device) -> Parcel:
 
 @dataclass(eq=False)
 class _Job:
-    """Something to do, and how often a worker was lost over it."""
+    """A training or an evaluation, and the number of workers that were lost during it."""
 
     title: str
     work: _Training | _Evaluation
@@ -198,7 +198,7 @@ class _Job:
 
 @dataclass(eq=False)
 class _Worker:
-    """One process, and the line to it: what it says comes along it, and it ends when the line is cut."""
+    """One process and the connection to it: its messages use the connection, and it ends when the connection closes."""
 
     device: torch.device
     line: Connection = field(init=False)
@@ -235,7 +235,7 @@ class _Worker:
 
 @dataclass(eq=False)
 class _Crew:
-    """The workers of a run. A lost one is replaced, and what it had is given out again."""
+    """The workers of a run. A lost worker is replaced, and its jobs are assigned again."""
 
     workers: list[_Worker]
     display: RunDisplay
@@ -251,7 +251,7 @@ class _Crew:
             worker.stop()
 
     def results(self, jobs: Iterator[_Job], ahead: int = AHEAD) -> Iterator[tuple[_Job, Any]]:
-        """Every job with its result as it comes: what the worker returned, a `Failure`, or `CannotTravel`."""
+        """Every job with its result, as it arrives: the worker's return value, a `Failure`, or `CannotTravel`."""
         again: deque[_Job] = deque()
         while True:
             while (worker := min(self.workers, key=lambda one: len(one.jobs))) and len(worker.jobs) < ahead:
@@ -273,7 +273,7 @@ class _Crew:
                     yield worker.jobs.pop(future), _result(future)
 
     def _lost(self, worker: _Worker, again: deque[_Job]) -> Iterator[tuple[_Job, Any]]:
-        """The first job of a lost worker was under way: it is tried again, but not for ever."""
+        """Assign the jobs of a lost worker again; its first job, which was running, fails after `RETRIES` retries."""
         worker.stop()
         first, *others = worker.jobs.values()
         first.losses += 1
@@ -303,7 +303,7 @@ _parcels: list[Parcel] = []
 
 
 def _begin(line: Connection, folder: str, threads: int) -> None:
-    """What a worker does first: an interrupt is for the process that started it, whose end is its own."""
+    """Set up a worker: it ignores interrupts, and ends with the process that started it."""
     global _line
     _line = line
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -313,7 +313,7 @@ def _begin(line: Connection, folder: str, threads: int) -> None:
 
 
 def _end_with(line: Connection) -> None:
-    """Wait until the line is cut, by a stop or by the end of the other process, and end at once."""
+    """Wait until the connection closes, by a stop or by the end of the other process, and end at once."""
     try:
         line.recv()
     except (EOFError, OSError):
@@ -333,7 +333,7 @@ def _report(words: str) -> None:
 
 
 class _Lines:
-    """A file whose lines go to the process that shows them."""
+    """A file object that sends its lines to the process with the display."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say, self.begun = say, ""
@@ -345,7 +345,7 @@ class _Lines:
         return len(text)
 
     def flush(self) -> None:
-        """Whole lines have gone already."""
+        """Do nothing: complete lines are already sent."""
 
 
 def _train(wanted: EnsembleRequest, device: str) -> None:
