@@ -190,7 +190,7 @@ def test_a_stopped_audit_resumes_to_the_finding_of_an_undisturbed_one(
     said: list[str] = []
     left[0] = -1
     resumed = audit(claim, trained, data, terms, said.append, kept)
-    assert any("resumes" in words for words in said) and not kept.exists()
+    assert any("resum" in words for words in said) and not kept.exists()
     assert replace(resumed, seconds=0, certificate=None) == replace(whole, seconds=0, certificate=None)
     assert resumed.certificate is not None and whole.certificate is not None
     assert resumed.certificate.images.tobytes() == whole.certificate.images.tobytes()
@@ -204,7 +204,7 @@ def test_an_audit_whose_budget_was_spent_resumes_with_a_larger_one(
     assert audit(claim, trained, data, replace(TERMS, budget=0.0), kept=kept).outcome == "cannot be judged"
     said: list[str] = []
     assert audit(claim, trained, data, TERMS, said.append, kept).outcome == "not refuted"
-    assert any("resumes" in words for words in said)
+    assert any("resum" in words for words in said)
 
 
 @pytest.mark.parametrize("damage", ["other claim", "cut", "flipped", "empty"])
@@ -220,7 +220,7 @@ def test_the_state_of_another_audit_and_a_damaged_one_are_not_used(
     said: list[str] = []
     claim = "pgd(eps=0.002)=10" if damage == "other claim" else "pgd(eps=0.001)=10"
     audit(read_claim(claim), trained, data, replace(TERMS, budget=0.0), said.append, kept)
-    assert not any("resumes" in words for words in said)
+    assert not any("resum" in words for words in said)
 
 
 # --- certificates ---
