@@ -58,6 +58,7 @@ def compare(
     ] = None,
     network: Annotated[str, typer.Option(metavar="SPEC", help="Replace the preset's network.")] = "",
     members: Annotated[int | None, typer.Option(min=1, help="Replace the preset's number of members.")] = None,
+    recipe: Annotated[str, typer.Option(help="Replace the preset's training recipe: fast, reference or paper.")] = "",
     seed: Annotated[int, typer.Option(help="Seed of training and of attacks.")] = 0,
     seeds: Annotated[
         str | None, typer.Option(metavar="0,1,2", help="Run several seeds, and test over trainings too.")
@@ -152,6 +153,7 @@ def compare(
         batch_size=batch_size,
         network=network,
         members=members,
+        recipe=recipe,
     )
     chosen = narrow(load_preset(name), wish)
     grids = [

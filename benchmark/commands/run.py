@@ -62,6 +62,7 @@ def run(
     ] = None,
     network: Annotated[str, typer.Option(metavar="SPEC", help="Replace the preset's network.")] = "",
     members: Annotated[int | None, typer.Option(min=1, help="Replace the preset's number of members.")] = None,
+    recipe: Annotated[str, typer.Option(help="Replace the preset's training recipe: fast, reference or paper.")] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps or xpu.")] = "auto",
     workers: Annotated[
         int | None, typer.Option(metavar="N", help="Number of worker processes.  [default: cores ÷ threads]")
@@ -147,6 +148,7 @@ def run(
         batch_size=batch_size,
         network=network,
         members=members,
+        recipe=recipe,
         surrogate=made_on,
     )
     stopping = read_narrow(until, alpha, budget)

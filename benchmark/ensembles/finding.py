@@ -13,7 +13,7 @@ from benchmark.ensembles.ensemble_request import EnsembleRequest
 from benchmark.ensembles.folders import WHERE_REFERENCES, locate, references
 from benchmark.ensembles.own_labels import own_label
 from benchmark.ensembles.provenance import describe_combination, describe_training
-from benchmark.ensembles.training import train_ensemble, training_data
+from benchmark.ensembles.training import train_ensemble, training_data, usable_recipe
 from benchmark.harness.prepared import prepared
 from benchmark.harness.soundness import check_outside
 from benchmark.machine.clock import clock
@@ -140,7 +140,7 @@ def announce(request: EnsembleRequest, seconds: float, say: Callable[[str], None
 
 def training_seconds(request: EnsembleRequest, device: str) -> float:
     """Expected training time on this machine, from two measured steps."""
-    recipe = request.chosen_recipe
+    recipe, _ = usable_recipe(request, torch.device(device))
     data = training_data(request.dataset, recipe, request.seed)
     named, network = parse_defense(request.defense), request.canonical_network
     return estimate_seconds(TrainingRequest(named, network, request.members, recipe), data, torch.device(device))

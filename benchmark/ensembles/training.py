@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
@@ -27,9 +29,10 @@ from defenses.training.convergence import ADVICE, doubts
 from defenses.training.data import TrainingData
 from defenses.training.distributed import joined, rank
 from defenses.training.loop import Watch, train
+from defenses.training.precision import has_bfloat16
 from defenses.training.progress import Progress
 from defenses.training.recipes import Look, Recipe
-from defenses.training.request import TrainingRequest
+from defenses.training.request import TrainingRequest, has_own_forward
 
 KINDS: dict[Look, str] = {"tiny": "tiny images", "grey": "grey images", "colour": "colour images"}
 
@@ -57,12 +60,12 @@ def train_ensemble(
     where = find_device(device)
     set_threads(threads, [request.about.threads])
     network, members, seed = request.canonical_network, request.members, request.seed
-    chosen = request.recipe_with(**(changes or {}))
+    chosen, reason = usable_recipe(request, where, changes)
     data = training_data(request.dataset, chosen, seed)
-    out = out or default_folder(named, request, chosen)
+    out = out or default_folder(named, request, request.recipe_with(**(changes or {})))
     console = console or Console(stderr=True, highlight=False, emoji=False)
     display = _Display(named.label, console)
-    for line in describe_own(request.about, chosen):
+    for line in (*describe_own(request.about, chosen), *([reason] if reason else [])):
         display.say(line)
     watched = _check_watch(watch, chosen)
     display.log = partial(open_log, log, out, named.label, {**chosen.as_dict(), "seed": seed, "network": network})
@@ -81,6 +84,26 @@ def train_ensemble(
     if warning:
         display.say(f"warning: training has not converged: {warning}. {ADVICE}")
     return path
+
+
+def usable_recipe(
+    request: EnsembleRequest, device: torch.device, changes: dict[str, Any] | None = None
+) -> tuple[Recipe, str]:
+    """The recipe of a training, and a line that says why it is in float32 although the recipe prefers bfloat16.
+
+    A precision that the user names is never replaced.
+    """
+    recipe = request.recipe_with(**(changes or {}))
+    if recipe.precision == "float32" or (changes or {}).get("precision"):
+        return recipe, ""
+    named = parse_defense(request.defense)
+    if has_own_forward(named.defense):
+        reason = "it has its own forward pass"
+    elif not has_bfloat16(device):
+        reason = f"bfloat16 does not work on this {device.type}"
+    else:
+        return recipe, ""
+    return replace(recipe, precision="float32"), f"{named.label} trains in float32: {reason}"
 
 
 def describe_own(about: Entry, recipe: Recipe) -> list[str]:

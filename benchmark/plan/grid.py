@@ -18,6 +18,7 @@ from benchmark.evaluations.worst_case import bounds_of
 from benchmark.harness.tiers import Tier, check_tier
 from benchmark.plan.labels import read_labels
 from defenses.errors import BadInput
+from defenses.training.recipes import find_recipe
 
 if TYPE_CHECKING:
     from benchmark.plan.presets import Preset
@@ -73,6 +74,7 @@ class Wish:
     batch_size: int | None = None
     network: str = ""
     members: int | None = None
+    recipe: str = ""
     surrogate: str | None = None
     """``none`` leaves black-box attacks out."""
 
@@ -81,6 +83,8 @@ def narrow(preset: Preset, wish: Wish) -> Preset:
     """The preset with the user's changes."""
     if wish.batch_size is not None and not 1 <= wish.batch_size < 2**31:
         raise BadInput(f"--batch-size is {wish.batch_size}; it must lie between 1 and {2**31 - 1}")
+    if wish.recipe:
+        find_recipe(wish.recipe, "tiny")  # an unknown name is refused, whatever the images
     own = [spec for spec in wish.datasets if is_own(spec)]
     preset = replace(preset, grids=tuple(_grids_on(preset, own))) if own else preset
     held = list(dict.fromkeys(grid.dataset for grid in preset.grids))
@@ -137,6 +141,7 @@ def _narrowed(grid: Grid, wish: Wish) -> Grid:
         labels=labels,
         network=wish.network or grid.network,
         members=grid.members if wish.members is None else wish.members,
+        recipe=wish.recipe or grid.recipe,
         batch_size=wish.batch_size or grid.batch_size,
         sections=tuple(section for section in found if section is not None),
     )

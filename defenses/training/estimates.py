@@ -25,6 +25,7 @@ def estimate_seconds(request: TrainingRequest, data: TrainingData, device: torch
     recipe, whole = request.recipe, request.named.defense
     mean = data.train.mean_image()
     ensemble = build_ensemble(request.network, request.members, data.shape, data.classes, mean).to(device)
+    ensemble.precision = getattr(torch, recipe.precision)
     rows = slice(0, recipe.batch_size)
     images, labels = data.train.images(rows).to(device), data.train.labels[rows].to(device)
     optimiser = torch.optim.Adam(ensemble.train().parameters())

@@ -21,8 +21,13 @@ with torch.autocast("cpu", torch.bfloat16):
 
 def require_bfloat16(device: torch.device, instead: str = "--precision float32") -> None:
     """Raise BadInput if a bfloat16 convolution, forward and backward, does not work; ``instead`` is the remedy."""
-    if not (_works_on_cpu(PROBE) if device.type == "cpu" else _works_on(device)):
+    if not has_bfloat16(device):
         raise BadInput(f"bfloat16 does not work on this {device.type}; use {instead}")
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """True if a convolution in bfloat16 works, forwards and backwards."""
+    return _works_on_cpu(PROBE) if device.type == "cpu" else _works_on(device)
 
 
 @functools.cache

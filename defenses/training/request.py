@@ -42,8 +42,7 @@ class TrainingRequest:
                 f"{label} couples the members, so they cannot be trained independently; "
                 "use the simultaneous or the sequential strategy"
             )
-        inner = getattr(self.named.defense, "inner", self.named.defense)
-        if type(inner).forward is Defense.forward and type(inner).step is Defense.step:
+        if not has_own_forward(self.named.defense):
             return
         if recipe.strategy == "sequential":
             raise BadInput(
@@ -96,6 +95,12 @@ class TrainingRequest:
         )
         ensemble.combination = USUAL  # the rule matters in evaluation only; the new ensemble gets its own
         return ensemble
+
+
+def has_own_forward(defense: Defense) -> bool:
+    """True if the defense replaces the forward pass or the training step; it then trains in float32."""
+    inner = getattr(defense, "inner", defense)
+    return type(inner).forward is not Defense.forward or type(inner).step is not Defense.step
 
 
 def require_same(asked: Provenance, found: dict[str, Any], path: Path) -> None:

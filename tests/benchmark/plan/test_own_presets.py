@@ -210,13 +210,24 @@ def test_paths_in_a_preset_are_relative_to_the_working_folder(here: Path) -> Non
     assert load_preset(str(preset)).grids[0].defenses == ("sub/mine.py:Mine",)
 
 
+def test_the_recipe_of_the_user_goes_before_that_of_the_preset() -> None:
+    (grid,) = narrow(load_preset("cifar10-whitebox"), Wish(recipe="reference")).grids
+    assert grid.ensemble("jsd", 3) == replace(
+        EnsembleRequest("jsd", "cifar10", seed=3), network=grid.network, recipe="reference"
+    )
+
+
 def test_network_and_members_of_the_user_go_before_those_of_the_preset(capfd: pytest.CaptureFixture[str]) -> None:
     (grid,) = narrow(load_preset("cifar10-whitebox"), Wish(network="resnet(depth=8)", members=2)).grids
     assert grid.ensemble("jsd", 3) == EnsembleRequest("jsd", "cifar10", "resnet(depth=8)", 2, "fast", 3)
     plan = ["run", "demo", "--plan", "--defense", "baseline", "--attack", "fgsm", "--tier", "paper"]
     assert run([*plan, "--network", "mini-resnet(width=2)", "--members", "2"]) == 0
     assert "2 × mini-resnet(width=2) on digits" in capfd.readouterr().out
-    for wrong, told in ((["--members", "0"], "--members"), (["--network", "mini-resnt"], "did you mean mini-resnet")):
+    for wrong, told in (
+        (["--members", "0"], "--members"),
+        (["--network", "mini-resnt"], "did you mean mini-resnet"),
+        (["--recipe", "referense"], "did you mean reference"),
+    ):
         assert run([*plan, *wrong]) == 2
         assert told in capfd.readouterr().err
 
