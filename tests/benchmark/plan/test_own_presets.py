@@ -212,9 +212,7 @@ def test_paths_in_a_preset_are_relative_to_the_working_folder(here: Path) -> Non
 
 def test_the_recipe_of_the_user_goes_before_that_of_the_preset() -> None:
     (grid,) = narrow(load_preset("cifar10-whitebox"), Wish(recipe="reference")).grids
-    assert grid.ensemble("jsd", 3) == replace(
-        EnsembleRequest("jsd", "cifar10", seed=3), network=grid.network, recipe="reference"
-    )
+    assert grid.ensemble("jsd", 3) == EnsembleRequest("jsd", "cifar10", grid.network, 3, "reference", 3)
 
 
 def test_network_and_members_of_the_user_go_before_those_of_the_preset(capfd: pytest.CaptureFixture[str]) -> None:
