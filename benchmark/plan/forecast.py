@@ -101,7 +101,8 @@ def forecast(request: Request) -> str:
     finished = f", {done} more are already done" if done else ""
     lines += [
         f"{len(rows)} cells to run{finished}: {total:,.0f} gradients of one image, {clock(seconds)}; "
-        f"training: {len(missing)} ensemble{'s' * (len(missing) != 1)}, {clock(training)}; in total {clock(seconds + training)}",
+        f"training: {len(missing)} ensemble{'s' * (len(missing) != 1)}, {clock(training)}; "
+        f"in total {clock(seconds + training)}",
         "this is an upper bound: some attacks stop early, and tier strong skips images that are already fooled",
     ]
     if unknown:
