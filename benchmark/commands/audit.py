@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from benchmark.claims.audit import Finding
 
 REFUTED = 3
-"""Exit code."""
+"""Exit code for a refuted claim."""
 
 
 def audit(
@@ -88,7 +88,7 @@ def audit(
     def say(words: str) -> None:
         typer.echo(visible(words), err=True)
 
-    trained, data = find_or_train(request, terms.device.type, say), datasets.load(dataset)
+    trained, data = find_or_train(request, str(terms.device), say), datasets.load(dataset)
     folder = out or Path("results/audits") / slug(Path(model).name, dataset)
     writable_folder(folder)
     findings: list[Finding] = []

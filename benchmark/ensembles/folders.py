@@ -21,13 +21,13 @@ ENSEMBLES = Path("results/ensembles")
 REFERENCE = Path("results/checkpoints")
 """Ensembles that come with the project, in the same layout."""
 BESIDE = Path(__file__).parents[2] / REFERENCE
-"""The same beside the source, for who works in another folder."""
+"""The same folder beside the source code, for users in another working folder."""
 WHERE_REFERENCES = (
     "the wheel has no reference ensembles; they are in results/checkpoints of the project's repository: "
     "work in a checkout, or set ADP_BENCH_CHECKPOINTS to that folder"
 )
 CHANGED = "changed"
-"""Marks the folder of an ensemble whose recipe had settings changed."""
+"""Marks the folder of an ensemble that was trained with changed settings of the recipe."""
 
 
 def references() -> list[Path]:
@@ -46,9 +46,9 @@ def references() -> list[Path]:
 def default_folder(named: NamedDefense, request: EnsembleRequest, recipe: Recipe) -> Path:
     """The folder of an ensemble if the user names none."""
     words = [named.label, request.canonical_network, f"k{request.members}", recipe.name, f"seed{request.seed}"]
-    if recipe != request.chosen_recipe:  # not to be taken for the recipe as it is
+    if recipe != request.chosen_recipe:  # must not look like the unchanged recipe
         settings = recipe.as_dict()
-        if settings["optimiser"] == "adam":  # what every recipe had before it had a name: the folder stays the same
+        if settings["optimiser"] == "adam":  # older recipes lack this key and use adam: same folder
             del settings["optimiser"]
         words.append(f"{CHANGED}-{hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:6]}")
     return ENSEMBLES / request.about.shelf / shortened(re.sub(r"[^\w.+=,()-]", "_", "-".join(words)))
@@ -57,7 +57,7 @@ def default_folder(named: NamedDefense, request: EnsembleRequest, recipe: Recipe
 def locate(request: EnsembleRequest) -> Path | None:
     """The checkpoint of the trained ensemble, or None if it must be trained first.
 
-    A reference ensemble with a shortened training is used if there is no other; tables show how it was trained.
+    A reference ensemble with changed settings is used if there is no other; tables show how it was trained.
     """
     named = parse_defense(request.defense)
     named.defense.check(request.members, 10**9)
@@ -66,5 +66,5 @@ def locate(request: EnsembleRequest) -> Path | None:
         path = root / folder.relative_to(ENSEMBLES) / FILE_NAME
         if path.is_file():
             return path
-    shortened = f"{glob.escape(request.about.shelf)}/{glob.escape(folder.name)}-{CHANGED}-*/{FILE_NAME}"
-    return next((path for root in references() for path in sorted(root.glob(shortened))), None)
+    changed = f"{glob.escape(request.about.shelf)}/{glob.escape(folder.name)}-{CHANGED}-*/{FILE_NAME}"
+    return next((path for root in references() for path in sorted(root.glob(changed))), None)

@@ -33,7 +33,7 @@ from defenses.training.convergence import doubts
 from defenses.user_functions import is_in_file
 
 SURROGATE_SEED = 1000
-"""Added to the seed of the defenses for the surrogate of black-box attacks."""
+"""Added to the seed of the defenses to get the seed of the default surrogate of black-box attacks."""
 
 PAPER_NETWORK = "resnet20"
 """The network behind every number of the paper's tables."""
@@ -129,7 +129,7 @@ def assemble(request: Request, asked: list[Cell], find: FindEnsemble) -> list[Wo
 
 
 def _label(grid: Grid, spec: str, trained: Trained, labels: dict[tuple[str, str], str]) -> str:
-    """The name of a column: the user's label, or the ensemble's own name; models of one name get different names."""
+    """The name of a column: the user's label, or the ensemble's own name; equal names are made different."""
     own = chain((trained.label, trained.spec), (f"{trained.label} ({n})" for n in count(2)))
     free = (name for name in own if labels.get((grid.dataset, name), trained.spec) == trained.spec)
     label = grid.labels.get(spec) or next(free)
@@ -159,7 +159,7 @@ def missing(request: Request) -> list[EnsembleRequest]:
 
 
 def _surrogate_request(request: Request, grid: Grid, seed: int) -> EnsembleRequest | None:
-    """The surrogate of black-box attacks; the default baseline is an attacker who knows all but the weights."""
+    """The surrogate of black-box attacks. With the default baseline, the attacker knows everything but the weights."""
     if grid.section(BlackBoxSection) is None:
         return None
     if request.surrogate is None:
@@ -192,10 +192,10 @@ def plan_cells(
     conditions = Conditions(seed, grid.batch_size, request.device.type, COPIES[request.acceleration])
     about = datasets.find(grid.dataset)
     size = about.sizes[1]
-    in_paper = "" if is_checkpoint(trained.spec) else parse_defense(trained.spec).label  # whatever its column is called
+    in_paper = "" if is_checkpoint(trained.spec) else parse_defense(trained.spec).label  # not the column's label
 
     def published(named: NamedAttack | None, classifier: str) -> float | None:
-        if not in_paper or is_in_file(origin.network):  # a file that a checkpoint names is not run
+        if not in_paper or is_in_file(origin.network):  # never run a file that a checkpoint names
             return None
         if canonical_network(origin.network) != canonical_network(PAPER_NETWORK):
             return None
@@ -222,7 +222,7 @@ def plan_cells(
 
 
 def left_out(request: Request) -> list[str]:
-    """Messages about images that a CPU run leaves out, and about attacks that need more classes."""
+    """Messages about images that the run leaves out, and about attacks that need more classes."""
     lines = []
     for grid in request.preset.grids:
         about = datasets.find(grid.dataset)
@@ -263,6 +263,9 @@ def order_cells(cells: list[Cell], preset: Preset) -> list[Cell]:
     attacks = [named for grid in preset.grids for section in grid.sections for named in section.attacks]
     for grid in preset.grids:
         rank("dataset", datasets.find(grid.dataset).name)
+        for spec in grid.defenses:
+            if spec in grid.labels or not is_checkpoint(spec):
+                rank("defense", grid.labels.get(spec) or parse_defense(spec).label)
     for evaluation in TASKS:
         rank("evaluation", evaluation)
     for named in attacks:
@@ -271,9 +274,6 @@ def order_cells(cells: list[Cell], preset: Preset) -> list[Cell]:
         rank("bound", named.bound)
     for tier in TIERS:
         rank("tier", tier)
-        for spec in grid.defenses:
-            if spec in grid.labels or not is_checkpoint(spec):
-                rank("defense", grid.labels.get(spec) or parse_defense(spec).label)
 
     def place(cell: Cell) -> list[int]:
         task = cell.task
@@ -289,5 +289,5 @@ def order_cells(cells: list[Cell], preset: Preset) -> list[Cell]:
             rank("seed", cell.conditions.seed),
         ]
 
-    places = [place(cell) for cell in cells]  # ranks are given in the order in which the cells appeared
+    places = [place(cell) for cell in cells]  # before sorting: ranks follow the order of appearance
     return [cell for _, cell in sorted(zip(places, cells, strict=True), key=lambda pair: pair[0])]

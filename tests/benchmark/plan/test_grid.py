@@ -326,6 +326,15 @@ def test_defenses_stand_side_by_side_in_the_presets_order_then_tiers_then_seeds(
     assert order_cells(asked, load_preset("demo")) == wanted
 
 
+def test_defenses_of_every_grid_stand_in_the_presets_order(tmp_path: Path, make_cell: MakeCell) -> None:
+    grid = '[[grid]]\ndataset = "digits"\ndefenses = {}\ntiers = ["strict"]\nattacks = [{{ spec = "fgsm(eps=0.1)" }}]\n'
+    grids = "".join(grid.format(defenses) for defenses in ('["adp-2-0.5", "baseline"]', '["gal"]'))
+    (tmp_path / "two.toml").write_text(f'title = "Two grids"\n{grids}')
+    fgsm = WhiteBox(parse_attack("fgsm(eps=0.1)"), "strict")
+    wanted = [make_cell(fgsm, defense) for defense in ("adp-2-0.5", "baseline", "gal")]
+    assert order_cells(wanted[::-1], load_preset(str(tmp_path / "two.toml"))) == wanted
+
+
 def test_datasets_stand_in_the_presets_order(make_cell: MakeCell) -> None:
     wanted = [
         make_cell(Clean(None), defense, dataset=dataset)
