@@ -110,7 +110,7 @@ def evaluate(
             fast=accelerated(model, images[:batch_size], acceleration, warnings.warn, first),
             images=images,
             labels=labels.numpy(),
-            logits=clean[None],  # a model whose members, if it has any, no attack below asks for
+            logits=clean[None],  # as one member: no attack below uses the logits of single members
             outputs=outputs,
             surrogate=None,
             say=warnings.warn,
@@ -175,7 +175,7 @@ def _found(task: Task, subject: Subject, spans: list[Span], seed: int, bar: Batc
         return pd.concat(parts, ignore_index=True)
     except (BadInput, KeyboardInterrupt):
         raise
-    except BaseException as error:  # also one by which an attack or a model ends the program
+    except BaseException as error:  # also SystemExit from an attack or a model
         words = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
         warnings.warn(f"{task.title} {words}", stacklevel=3)
         return words
@@ -191,7 +191,7 @@ def _on_device(model: nn.Module, device: torch.device) -> Iterator[None]:
         )
     home = next((tensor.device for tensor in tensors), torch.device("cpu"))
     try:
-        with torch.inference_mode(False):  # inside, weights that move would let no gradient through
+        with torch.inference_mode(False):  # in inference mode, moved weights would give no gradient
             model.to(device)
     except (RuntimeError, NotImplementedError) as error:
         raise BadInput(f"the model on {home} cannot be moved to {device} ({error}); choose another device") from error
@@ -241,4 +241,4 @@ def _check_images(images: Tensor, labels: Tensor, batch_size: int) -> tuple[Tens
     low, high = float(images.min()), float(images.max())
     if not (low >= 0 and high <= 1):
         raise BadInput(f"images range from {low:g} to {high:g}; give pixels in [0, 1] and normalise inside the model")
-    return images.to(torch.float32).contiguous(), labels.to(torch.int64)  # APGD asks for a view of all pixels
+    return images.to(torch.float32).contiguous(), labels.to(torch.int64)  # APGD needs a view of all pixels

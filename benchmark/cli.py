@@ -69,7 +69,7 @@ app.command()(alpha)
 
 
 def main() -> None:
-    """Run the command line; exit codes: 0 done, 1 a run failed, 2 bad input, 3 refuted, 130 interrupted."""
+    """Run the command line; exit codes: 0 done, 1 failed, 2 bad input, 3 refuted or not verified, 130 interrupted."""
     sys.exit(run(sys.argv[1:]))
 
 
@@ -89,11 +89,11 @@ def run(arguments: list[str]) -> int:
         return _say(error, 3)
     except (KeyboardInterrupt, typer.Abort):
         return _say(INTERRUPTED, 130)
-    except OSError as error:  # a path that is too long, a file that may not be read, a folder that is not one
+    except OSError as error:  # a path that is too long, an unreadable file, a path that is not a folder
         where = f" {error.filename}" if error.filename else ""
         return _say(f"cannot use{where}: {error.strerror or error}", 2)
     except Exception as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help, whose lines are meant
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help: keep its line breaks
             typer.echo(str(error), err=True)
             return 2
         if hasattr(error, "format_message"):  # a usage error of the argument parser
@@ -101,7 +101,7 @@ def run(arguments: list[str]) -> int:
         if place := place_of(error):
             return _say(f"{place}: {type(error).__name__}: {error}", 1)
         raise
-    except BaseException as error:  # but for a reader that has gone, a file of the user's ends the program
+    except BaseException as error:  # a user's file ends the program, or the reader closed the pipe
         if isinstance(error.__context__, BrokenPipeError):
             return 1
         return _say(f"your file stopped the program ({type(error).__name__}: {error}); remove the call that exits", 1)

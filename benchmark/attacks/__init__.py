@@ -32,9 +32,9 @@ for _name, _class in (("apgd-ce", "APGDCE"), ("apgd-t", "APGDT"), ("fab-t", "FAB
 
 Asked = Bound | Literal["none"]
 EOT = "eot"
-"""The word of a spec for expectation over randomness."""
+"""Parameter of a spec for expectation over randomness."""
 DIGITS = 16
-"""Of the digest of a file, which stands for its version."""
+"""Number of digits kept of a file's digest, which serves as its version."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class NamedAttack:
     attack: Attack
     version: str = ""
     asked: Asked | None = None
-    """The bound that the spec asks for with ``bound=``, where it is not the attack's own."""
+    """The bound that the spec sets with ``bound=``, if it differs from the attack's own bound."""
     eot: int = 1
-    """Draws of a randomised model that every look of the attack averages: expectation over randomness."""
+    """Draws of a randomised model that each forward pass averages: expectation over randomness."""
 
     @property
     def label(self) -> str:
@@ -68,7 +68,7 @@ class NamedAttack:
 
     @property
     def bound(self) -> Bound | None:
-        """The ball that its images must stay in."""
+        """The ball that the adversarial images must stay in."""
         if self.asked is None:
             return self.attack.bound
         return None if self.asked == "none" else self.asked
@@ -124,7 +124,7 @@ class RecordedAttack(Attack):
     """An attack that is known only from the record of a cell: its package is missing, or its parameters changed."""
 
     written: str
-    """Its parameters as they were written."""
+    """The parameters, as written in the record."""
     values: tuple[tuple[str, Any], ...] = field(repr=False)
     limit: Bound | None = None
 
@@ -157,7 +157,7 @@ FACTS = (
     "keeps_survivors",
     "minimised",
 )
-"""What a class of attacks says of every attack of its name, whatever its parameters."""
+"""Attributes of a registered attack class that recorded attacks of the same name share."""
 
 
 @functools.cache
@@ -171,7 +171,7 @@ def recorded_class(name: str) -> type[RecordedAttack]:
 
 FILE_SPEC = re.compile(r"\s*(?P<path>.+?\.py):(?P<call>[^:/\\]+(?:\(.*)?)", re.DOTALL)
 LIBRARY_SPEC = re.compile(r"\s*(?P<library>[\w.-]+):(?P<call>[^:]+(?:\(.*)?)", re.DOTALL)
-"""Whose attack it is stands before the colon; that of a bound stands behind a parenthesis."""
+"""A file or a library stands before the colon. The colon of a bound stands after the opening parenthesis."""
 
 
 def parse_attack(text: str) -> NamedAttack:
@@ -250,7 +250,7 @@ def bounded(named: NamedAttack, asked: Asked | None) -> NamedAttack:
 
 @functools.cache
 def library_version(library: str) -> str:
-    """Version of the library behind an attack; native ones have their own, raised when their results change."""
+    """Version of the library behind an attack; native attacks have their own, raised when their results change."""
     from importlib.metadata import PackageNotFoundError, version
 
     if library == "native":
@@ -259,5 +259,5 @@ def library_version(library: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        alone = "--no-deps " if library == "torchattacks" else ""  # what it asks for has known vulnerabilities
+        alone = "--no-deps " if library == "torchattacks" else ""  # its dependencies have known vulnerabilities
         raise BadInput(f"this attack needs {package}, which is not installed: pip install {alone}{package}") from None

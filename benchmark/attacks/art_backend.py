@@ -18,10 +18,10 @@ from benchmark.attacks.library_attacks import LibraryAttack
 from defenses.errors import BadInput
 
 NORM_NUMBERS: dict[str, float] = {"linf": np.inf, "l2": 2, "l1": 1}
-"""Norms in the library's words."""
+"""The library's values for the norms."""
 
 KINDS = ("cpu", "cuda")
-"""Types of device that the library knows."""
+"""Device types that the library supports."""
 
 
 def fgsm(model: nn.Module, images: Tensor, labels: Tensor, attack: FGSM) -> Tensor:
@@ -48,7 +48,7 @@ def apgd_ce(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDCE) ->
 
 
 def square(model: nn.Module, images: Tensor, labels: Tensor, attack: Square) -> Tensor:
-    if min(images.shape[2:]) < 2:  # it draws the place of a square among height − 1
+    if min(images.shape[2:]) < 2:  # the library draws a square's position from height − 1 values
         raise BadInput("square@art needs images of 2×2 pixels or more; use square@pyautoattack")
     settings = {**_ball(attack), "max_iter": attack.queries, "p_init": 0.8, "nb_restarts": 1, "verbose": False}
     return _run(evasion.SquareAttack, model, images, labels, None, **settings)
@@ -83,7 +83,7 @@ def _at_one_constant(attack: CW | EAD) -> dict[str, Any]:
 
 
 def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:
-    """The original attack, which raises two scalars at a time towards the next class; the authors ran another one."""
+    """The original JSMA: raises two scalars at a time, towards the next class. The authors ran another version."""
     if images[0].numel() < 2:
         raise BadInput("jsma@art changes two scalars at a time, but these images have only one; use jsma@native")
     runner = evasion.SaliencyMapMethod
@@ -125,7 +125,7 @@ def _classifier(model: nn.Module, images: Tensor, classes: int) -> PyTorchClassi
 
 
 def run_class(model: nn.Module, images: Tensor, labels: Tensor, attack: LibraryAttack) -> Tensor:
-    """Any evasion class of the library, by its own name and parameters."""
+    """Run any evasion class of the library, with the library's parameter names."""
     if attack.callable_name == "ShadowAttack" and len(images) > 1:  # it takes one image at a time
         parts = [run_class(model, one[None], label[None], attack) for one, label in zip(images, labels, strict=True)]
         return torch.cat(parts)
@@ -141,7 +141,7 @@ def run_class(model: nn.Module, images: Tensor, labels: Tensor, attack: LibraryA
         given["attacker_params"] = {}
     values |= {name: value for name, value in given.items() if name in known}
     classes = count_classes(model, images)
-    if attack.callable_name in ("SimBA", "VirtualAdversarialMethod"):  # they refuse anything but probabilities
+    if attack.callable_name in ("SimBA", "VirtualAdversarialMethod"):  # they accept only probabilities
         model = nn.Sequential(model, nn.Softmax(-1)).eval()
     attacker = target(_classifier(model, images, classes), **values)
     one_hot = functional.one_hot(labels, classes).cpu().numpy()

@@ -43,20 +43,20 @@ class AttackedModel(nn.Module):
         self.output_kind = output
         self.eot = eot
         self.draws = draws
-        """Something that is the image's own, for every image of the batch: seeds what `uniform` draws for it."""
+        """One value per image of the batch; `uniform` derives each image's random seed from it."""
         self.forwards = 0
         self.backwards = 0
         self.classes = 0
-        """Of the model; known after the first pass."""
+        """Number of classes of the model; known after the first pass."""
         self.report, self.reported = report, time.monotonic()
-        """Called about every second while the attack runs, and when that was last."""
+        """A function that is called about every second while the attack runs, and the time of its last call."""
         self.dead_gradient: Tensor | None = None
-        """Rows whose gradient was zero or not finite the first time the attack asked for one."""
+        """Mask of the rows whose first gradient was zero or not finite."""
         self.clean = clean
         self.left = None if clean is None else clean.new_zeros(len(clean), dtype=torch.bool)
-        """Rows of ``clean`` that the attack ever showed the model changed."""
+        """Mask of the rows of ``clean`` for which the model received a changed image at least once."""
         self.undefined = None if clean is None else clean.new_zeros(len(clean), dtype=torch.bool)
-        """Rows of ``clean`` for which the model gave NaN; every row, where it did so for a part of the batch."""
+        """Mask of the rows of ``clean`` for which the model gave NaN; all rows if it did so for a part of the batch."""
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -77,13 +77,13 @@ class AttackedModel(nn.Module):
             output = function(counted)
         else:
             output = log_mean_probability(torch.stack([function(counted.clone()) for _ in range(self.eot)]))
-        output = _attached(output, counted).to(images.dtype)  # libraries mix them; a model may not
+        output = _attached(output, counted).to(images.dtype)  # libraries mix dtypes: the output gets that of the images
         self._see_output(output)
         return output
 
     @property
     def randomised(self) -> bool:
-        """Whether predictions are random: then the probability of a correct one may fall after the image is fooled."""
+        """Whether predictions are random. If so, more steps may make a correct prediction still less likely."""
         return self.eot > 1 or self.combination.randomised
 
     @torch.no_grad()
@@ -124,16 +124,16 @@ class AttackedModel(nn.Module):
     def _counted(self, images: Tensor) -> Tensor:
         self.forwards += self.eot * len(images)
         if self.clean is not None and self.left is not None:
-            # a part of the batch may be any part of it: the benefit of the doubt goes to the attack
+            # the rows of a partial batch are unknown, so every row counts as changed
             whole = images.shape == self.clean.shape
             self.left |= (images.detach() != self.clean).flatten(1).any(1) if whole else True
         if time.monotonic() - self.reported > REPORT:
             self.report(self)
             self.reported = time.monotonic()
-        images = images.clone()  # a model may write into what it is given
+        images = images.clone()  # a model may change its input in place
         if images.requires_grad:
             images.register_hook(self._see_gradient)  # an attack may reuse one tensor: hook each pass, not the tensor
-        return images if self.clean is None else images.to(self.clean.dtype)  # numpy makes float64 of it
+        return images if self.clean is None else images.to(self.clean.dtype)  # NumPy may turn images into float64
 
     def _see_output(self, output: Tensor) -> None:
         self.classes = output.shape[-1]

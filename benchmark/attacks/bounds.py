@@ -11,7 +11,7 @@ from defenses.registry import did_you_mean
 from defenses.specs import number, value_text
 
 BOUND = "bound"
-"""The word of a spec that says which bound images are checked against, in any attack: ``bound=l2:0.5``."""
+"""Parameter in the spec of any attack: the bound that its images are checked against, such as ``bound=l2:0.5``."""
 Norm = Literal["linf", "l2", "l1", "l0"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
 SYMBOLS: dict[Norm, str] = {"linf": "L∞", "l2": "L2", "l1": "L1", "l0": "L0"}

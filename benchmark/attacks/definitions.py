@@ -18,7 +18,7 @@ from defenses import specs
 from defenses.errors import BadInput
 
 FORWARD = 0.5
-"""A forward pass beside a gradient: with frozen weights, going back costs about what going forth did."""
+"""Cost of a forward pass in gradients: with frozen weights, a backward pass costs about as much as a forward pass."""
 
 
 @dataclass(frozen=True)
@@ -27,31 +27,31 @@ class Attack:
 
     backends: ClassVar[dict[str, str]] = {}
     notes: ClassVar[dict[str, str]] = {}
-    """Library to what it is known to do differently; docs/attacks.md has the evidence."""
+    """Known differences of each library; docs/attacks.md has the evidence."""
     paper_output: ClassVar[Literal["probabilities", "log-probabilities"]] = "log-probabilities"
-    """What the authors handed the attack as the ensemble's logits (tier ``paper``)."""
+    """The ensemble's output that the authors passed to the attack as logits (tier ``paper``)."""
     paper_labels: ClassVar[Literal["predicted", "true"]] = "predicted"
     """The labels the authors' attack started from (tier ``paper``)."""
 
     same_in_tiers: ClassVar[bool] = False
-    """True when tier ``strict`` takes the images that tier ``paper`` makes: what the attack is handed is the same for
-    every image that was right, and the others, which count as wrong, stay in the batch."""
+    """True if tier ``strict`` reuses the images of tier ``paper``: the attack gets the same input for every correctly
+    classified image. Misclassified images count as wrong, and stay in the batch."""
     keeps_survivors: ClassVar[bool] = False
-    """True when images that it could not fool come back as they were: those that did not move prove nothing then."""
+    """True if a failed attack returns the clean image: an unmoved image is then no evidence of a fault."""
     query_only: ClassVar[bool] = False
-    """True when it never looks at a gradient: what it fools cannot be blamed on one."""
+    """True if the attack uses no gradient, so gradient masking does not affect it."""
     steps_once: ClassVar[bool] = False
-    """True when it has one step and no parameter for their number."""
+    """True if the attack takes one step and has no parameter for the number of steps."""
     minimises: ClassVar[bool] = False
-    """True when it looks for the smallest perturbation, and gives the clean image back where it fails."""
+    """True if the attack minimises the perturbation, and returns the clean image if it fails."""
     strength: ClassVar[str] = ""
-    """The parameter that makes it stronger; for an attack with a bound, the one that is its radius."""
+    """The parameter that makes the attack stronger; for an attack with a bound, the radius."""
     scaled: ClassVar[tuple[str, ...]] = ("step_size",)
-    """Parameters that grow with the strength."""
+    """Parameters that grow in proportion to the strength."""
     work: ClassVar[tuple[str, ...]] = ("steps", "restarts", "queries")
-    """Parameters that buy it more work at the same strength."""
+    """Parameters that increase the work at the same strength."""
     instead: ClassVar[str] = ""
-    """What to use where a model has fewer classes than it needs."""
+    """The alternative for a model with too few classes."""
 
     @property
     def usual_library(self) -> str:
@@ -71,7 +71,7 @@ class Attack:
 
     @property
     def bound_known(self) -> bool:
-        """Whether its class defines the bound; otherwise the spec must, with ``bound=``.
+        """Whether its class defines the bound; otherwise the spec must define it with ``bound=``.
 
         A class with ``eps``, but without ``norm`` and without its own `bound`, does not define one.
         """
@@ -84,7 +84,7 @@ class Attack:
 
     @property
     def averages(self) -> bool:
-        """True when it attacks the expectation of a randomised model by itself, without ``eot``."""
+        """True if the attack averages over a randomised model by itself, without ``eot``."""
         return False
 
     def settings(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class Attack:
         return hasattr(self, "targeted")
 
     def aimed(self, targeted: bool) -> Attack:
-        """The attack away from the label, or towards a target."""
+        """The targeted or the untargeted form of the attack."""
         return replace(self, targeted=targeted)  # type: ignore[call-arg]
 
     def full_name(self, name: str, library: str) -> str:
@@ -161,7 +161,7 @@ LATER = "later"
 
 
 def came_later(parameter: Any) -> bool:
-    """Whether the parameter is newer than the first cells."""
+    """Whether the parameter was added after the first cells were written."""
     return bool(parameter.metadata.get(LATER))
 
 
@@ -190,10 +190,10 @@ class _AnyBall(_Linf):
     """An attack that also works in L2 and L1 balls; ``norms_of`` lists the libraries with these norms."""
 
     norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {}
-    """Library to the norms that it has beside L∞."""
+    """Library to its norms besides L∞."""
 
     norm: Literal["linf", "l2", "l1"] = field(default="linf", metadata={LATER: True})
-    """The norm that eps is measured in."""
+    """The norm of eps."""
 
     def _check_eps(self) -> None:
         if self.norm == "linf":
@@ -245,7 +245,7 @@ class BIM(_Linf):
 class _Stepped(_Linf):
     steps: int = 10
     step_size: float | None = None
-    """Step size; by default eps/steps, the paper's."""
+    """Step size; the default is eps/steps, as in the paper."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -274,9 +274,9 @@ class PGD(_Stepped, _AnyBall):
     }
     targeted: bool = False
     restarts: int = 1
-    """Starts per image; images that are fooled are not started again."""
+    """Starts per image; a fooled image is not restarted."""
     loss: Literal["ce", "margin", "dlr", "pma"] = "ce"
-    """What is ascended: cross-entropy, the margin to the best other class, that margin scaled (DLR), or the margin of
+    """The maximised loss: cross-entropy, the margin to the best other class, the scaled margin (DLR), or the margin of
     the probabilities (PMA)."""
     instead: ClassVar[str] = "use loss=margin or loss=ce"
 
@@ -293,7 +293,7 @@ class PGD(_Stepped, _AnyBall):
         return 3 if self.loss == "dlr" else 2  # DLR divides by the gap between the first and the third class
 
     def refusal(self, library: str) -> str:
-        """Restarts on survivors only, and the choice of loss, exist only in the native attack."""
+        """Only the native attack has restarts on survivors and a choice of loss."""
         if library != "native" and (self.restarts > 1 or self.loss != "ce"):
             return f"pgd@{library} has neither restarts nor a choice of loss; use pgd@native"
         return super().refusal(library)
@@ -337,7 +337,7 @@ class CW(Attack):
     steps: int = 1000
     lr: float = 0.01
     abort_early: bool = True
-    """Stop when, over a tenth of the steps, the summed loss of the batch did not fall: as the authors did."""
+    """Stop if the summed loss of the batch did not fall over a tenth of the steps, as the authors did."""
     targeted: bool = False
 
     def __post_init__(self) -> None:
@@ -386,7 +386,7 @@ class FMN(Attack):
     minimises: ClassVar[bool] = True
 
     norm: Norm
-    """The norm in which the perturbation is made small."""
+    """The minimised norm of the perturbation."""
     steps: int = 100
     step_size: float = 1.0
     """L2 length of the first step; it falls to a hundredth of that."""
@@ -395,14 +395,14 @@ class FMN(Attack):
     targeted: bool = False
 
     def __post_init__(self) -> None:
-        Bound(self.norm, 1.0)  # a norm that exists
+        Bound(self.norm, 1.0)  # refuses an unknown norm
         _at_least_one("steps", self.steps)
         _positive("step_size", self.step_size)
         _share("gamma", self.gamma)
 
     @property
     def minimised(self) -> Norm | None:
-        norm: Norm | None = self.settings().get("norm")  # also where it is known from a record alone
+        norm: Norm | None = self.settings().get("norm")  # also for a recorded attack, which has no field norm
         return norm
 
 
@@ -455,7 +455,7 @@ class JSMA(Attack):
 
     @property
     def bound(self) -> None:
-        """None: gamma limits how many scalars change, and eps is the step of one."""
+        """None: gamma limits the number of changed scalars, and eps is the step size of one scalar."""
         return None
 
     def gradients(self, scalars: int, classes: int) -> int:
@@ -480,7 +480,7 @@ class Evasive(_Linf):
 
 @dataclass(frozen=True)
 class _Reference(_AnyBall):
-    """A part of the reference AutoAttack, with its settings as defaults."""
+    """A part of the reference AutoAttack, with the reference's settings as defaults."""
 
     keeps_survivors: ClassVar[bool] = True
 
@@ -514,7 +514,7 @@ class APGD(_Reference):
     steps: int = 100
     restarts: int = 1
     loss: Literal["ce", "margin", "dlr", "pma"] = "dlr"
-    """What is ascended: cross-entropy (apgd-ce), the margin to the best other class, that margin scaled (DLR, the
+    """The maximised loss: cross-entropy (apgd-ce), the margin to the best other class, the scaled margin (DLR, the
     library's own), or the margin of the probabilities (PMA)."""
 
     def __post_init__(self) -> None:
@@ -530,7 +530,7 @@ class APGD(_Reference):
 class _TargetByTarget(_Reference):
     steps: int = 100
     targets: int = 9
-    """Other classes that are tried, the most likely first."""
+    """Number of other classes that are tried, the most likely first."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -609,7 +609,7 @@ class AutoAttack(_Reference):
     def parts(self) -> dict[str, Attack]:
         """Its parts, in the order of execution."""
         ball: dict[str, Any] = {"eps": self.eps, "norm": self.norm}
-        sparse = self.norm == "l1"  # there the reference restarts more, and aims at fewer classes
+        sparse = self.norm == "l1"  # in L1, the reference uses more restarts and fewer targets
         return {
             "apgd-ce": APGDCE(**ball, restarts=5 if sparse else 1),
             "apgd-t": APGDT(**ball, targets=5 if sparse else 9),
@@ -638,12 +638,12 @@ class MORA(_AnyBall):
     norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"native": ("l2", "l1")}
     steps: int = 100
     targets: int = 9
-    """Other classes that are aimed at, the most likely first, after the untargeted ascents."""
+    """Number of target classes, the most likely first; their ascents follow the untargeted ones."""
     average: Literal["ensemble", "probabilities", "logits", "votes"] = "ensemble"
-    """The rule that combines the members: the ensemble's own, unless another is named."""
+    """The rule that combines the members; ``ensemble`` is the ensemble's own rule."""
     variant: Literal["derived", "reference"] = field(default="derived", metadata={LATER: True})
-    """How members are scaled and weighted: by the derivation in benchmark/attacks/native/mora.py, or as the authors'
-    public code does it."""
+    """How members are scaled and weighted: by the derivation in benchmark/attacks/native/mora.py, or as in the authors'
+    public code."""
     mixes: ClassVar[tuple[float, ...]] = (0.5, 0.0, 0.25, 0.75, 1.0)
     """Shares of the members' logits in the loss of the untargeted ascents, in the order they are tried."""
 
@@ -665,7 +665,7 @@ class MORA(_AnyBall):
 
 
 _AVERAGES = {"ensemble": "probabilities", "probabilities": "always probabilities"}
-"""What MORA's ``average`` is called in files: the first ensembles had no rule but the mean of the probabilities."""
+"""Names of MORA's ``average`` in files: the first ensembles had only one rule, the mean of the probabilities."""
 
 
 @dataclass(frozen=True)
@@ -676,9 +676,9 @@ class ARC(_AnyBall):
     norms_of: ClassVar[dict[str, tuple[Norm, ...]]] = {"native": ("l2",)}
     paper_output: ClassVar[Literal["probabilities", "log-probabilities"]] = "log-probabilities"
     steps: int = 20
-    """Rounds in which every member has its turn."""
+    """Rounds over all members."""
     targets: int = 9
-    """Other classes among which the nearest boundary is looked for, the most likely first."""
+    """Number of other classes that are searched for the nearest boundary, the most likely first."""
     restarts: int = 1
     """Starts per image: the image itself, then points drawn in the ball."""
 

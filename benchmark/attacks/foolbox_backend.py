@@ -16,14 +16,14 @@ from benchmark.attacks.library_attacks import LibraryAttack
 from benchmark.attacks.native.balls import nearest
 
 MARGIN = 2e-4
-"""Between two log-probabilities: each may differ by half of this between an ensemble and its fast copy."""
+"""Margin between two log-probabilities: each may differ by half of this between an ensemble and its fast copy."""
 
 
 class L1FMN(foolbox.attacks.L1FMNAttack):  # type: ignore[misc]  # the library is not typed
     """The library's L1 attack, with a joint projection onto ball and box.
 
     The library clips to the box after the projection, so a clipped perturbation is shorter than the radius. The next
-    radius grows from this shorter length, so it stops short of the decision boundary.
+    radius grows from this shorter length, so the attack stops short of the decision boundary.
     """
 
     def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
@@ -31,7 +31,7 @@ class L1FMN(foolbox.attacks.L1FMNAttack):  # type: ignore[misc]  # the library i
 
 
 class L2FMN(foolbox.attacks.L2FMNAttack):  # type: ignore[misc]
-    """The same in L2; there the library's projection divides a norm by itself, so it never shortens a perturbation."""
+    """The same in L2: the library's projection divides a norm by itself, so it never shortens a perturbation."""
 
     def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
         return eagerpy.astensor(nearest(x.raw, x0.raw, "l2", epsilon.raw[:, None]))
@@ -53,7 +53,7 @@ FAST_MINIMUM_NORM = {
 
 
 def fgsm(model: nn.Module, images: Tensor, labels: Tensor, attack: FGSM) -> Tensor:
-    if attack.targeted:  # its own fast gradient attack refuses targets; one step of BIM is the same
+    if attack.targeted:  # the library's own attack refuses targets; one step of BIM is the same
         return bim(model, images, labels, BIM(eps=attack.eps, steps=1, targeted=True))
     runner = foolbox.attacks.LinfFastGradientAttack(random_start=False)
     return _fixed(runner, model, images, labels, attack.eps, attack.targeted)
@@ -119,13 +119,13 @@ def _beyond(runner: Any, model: nn.Module, images: Tensor, labels: Tensor, targe
     """Aim two times `MARGIN` beyond the decision boundary, and accept images that are `MARGIN` beyond it.
 
     On the boundary itself, rounding decides: the ensemble that classifies the image rounds differently from the
-    attacked copy. And an attack that estimates the distance to its goal approaches it step by step, and may never
-    reach it.
+    attacked copy. Also, an attack that estimates the distance to its goal approaches the goal step by step, and may
+    never reach it.
     """
     lift = (-MARGIN if targeted else MARGIN) * nn.functional.one_hot(labels, count_classes(model, images))
     criterion = _criterion(labels, targeted)
 
-    class Beyond(type(criterion)):  # type: ignore[misc]  # the attack asks which of the library's two kinds it is
+    class Beyond(type(criterion)):  # type: ignore[misc]  # the attack checks for the library's two classes
         def __call__(self, perturbed: Any, outputs: Any) -> Any:
             return super().__call__(perturbed, outputs - eagerpy.astensor(lift))
 
@@ -156,7 +156,7 @@ def brendel_bethge(model: nn.Module, images: Tensor, labels: Tensor, eps: float,
         runner = foolbox.attacks.LinfinityBrendelBethgeAttack()
         found = _walk(runner, _wrap(model, images), images[left], labels[left], targeted=False)
         distance = (found - images[left]).flatten(1).abs().amax(1)
-        near = (distance > 0) & (distance <= eps)  # an image without a start comes back as it was
+        near = (distance > 0) & (distance <= eps)  # an image without a starting point comes back unchanged
         adversarial[left[near]] = found[near]
         left = left[~near]
     return adversarial
@@ -168,7 +168,7 @@ def _fixed(runner: Any, model: nn.Module, images: Tensor, labels: Tensor, eps: f
 
 def _minimise(runner: Any, model: nn.Module, images: Tensor, labels: Tensor, targeted: bool) -> Tensor:
     found = runner.run(_wrap(model, images), images, _criterion(labels, targeted))
-    # foolbox gives a black image where it found nothing; as in the authors' library, that is the clean image
+    # foolbox returns a black image if it fails; return the clean image instead, as the authors' library does
     failed = found.flatten(1).abs().amax(1) == 0
     return found.where(~failed[:, None, None, None], images)
 
@@ -184,7 +184,7 @@ def _criterion(labels: Tensor, targeted: bool) -> Any:
 
 
 def run_class(model: nn.Module, images: Tensor, labels: Tensor, attack: LibraryAttack) -> Tensor:
-    """Any class of the library, by its own name and parameters; an image stays clean if the attack fails."""
+    """Run any class of the library, with the library's parameter names; an image stays clean if the attack fails."""
     values = attack.settings()
     targeted, eps = bool(values.pop("targeted", False)), values.pop("eps", None)
     if values.get("distance") is not None:
@@ -196,7 +196,7 @@ def run_class(model: nn.Module, images: Tensor, labels: Tensor, attack: LibraryA
         moved, _, _ = runner(_wrap(model, images), images, _criterion(labels, targeted))
         return moved
     if isinstance(runner, foolbox.attacks.DatasetAttack):
-        runner.feed(_wrap(model, images), images)  # other images of the batch are what it draws from
+        runner.feed(_wrap(model, images), images)  # the attack draws from the other images of the batch
     if hasattr(runner, "init_attack") and "FMN" not in attack.callable_name:  # FMN starts from the image itself
         return _walk(runner, _wrap(model, images), images, labels, targeted)
     return _minimise(runner, model, images, labels, targeted)
@@ -209,7 +209,7 @@ def _walk(runner: Any, model: foolbox.PyTorchModel, images: Tensor, labels: Tens
     the batch that the model assigns to another class, or to the target class. Without one, the image stays clean.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*failed to draw sufficient random")  # they get another start
+        warnings.filterwarnings("ignore", message=".*failed to draw sufficient random")  # another start follows
         starts = _starts(runner).run(model, images, _criterion(labels, targeted))
     with torch.no_grad():
         predicted = model(images).argmax(-1)

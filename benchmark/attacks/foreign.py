@@ -1,4 +1,4 @@
-"""Attacks from elsewhere: a library's class by its own name, or a function or class in a user's file."""
+"""Attacks from outside this project: a library's class under its own name, or a function or class of the user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ForeignAttack(Attack):
     values: tuple[tuple[str, Value], ...]
     """Every parameter with its value."""
     written: str
-    """Those that a spec must give, as it gives them."""
+    """The parameters that a spec must give, as the text between its parentheses."""
 
     @property
     def parameters(self) -> str:

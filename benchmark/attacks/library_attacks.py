@@ -37,7 +37,7 @@ SET_HERE: dict[str, tuple[str, ...]] = {
     "art": ("classifier", "estimator", "estimator_orig", "batch_size", "verbose", "summary_writer"),
     "foolbox": ("init_attack", "tensorboard", "args", "kwargs"),
 }
-"""Parameters that the harness gives, or that no result depends on."""
+"""Parameters that the harness sets, or that do not affect the result."""
 TARGETED = Parameter("targeted", bool, False)
 
 
@@ -205,7 +205,7 @@ def import_library(library: str) -> Any:
 
     if library not in MODULES:
         raise BadInput(f"unknown attack library {library!r}; {did_you_mean(library, MODULES)}")
-    library_version(library)  # says how to install it
+    library_version(library)  # raises an error with the install command if the library is missing
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -74,7 +74,7 @@ NEEDS_COLOUR = frozenset(
         ("art", "CompositeAdversarialAttackPyTorch"),
     }
 )
-"""Classes that take images with three channels alone."""
+"""Classes that accept only images with three channels."""
 MINIMUM_NORM: dict[Library, dict[str, Norm | None]] = {
     "torchattacks": {"CW": "l2", "DeepFool": "l2", "EADEN": "l1", "EADL1": "l1", "SparseFool": None},
     "art": {
@@ -117,23 +117,23 @@ MINIMUM_NORM: dict[Library, dict[str, Norm | None]] = {
         "SaltAndPepperNoiseAttack": "l2",
     },
 }
-"""Classes that look for the smallest perturbation and have no bound, with the norm that they make small.
+"""Classes that minimise the perturbation and have no bound, with the norm that they minimise.
 
-None where a parameter chooses the norm (`NORM_PARAMETERS`), or where the class has no single norm: SparseFool looks for
-few pixels by way of L1, Pointwise for few scalars and then for small ones.
+None if a parameter chooses the norm (`NORM_PARAMETERS`), or if the class has no single norm: SparseFool searches for
+few changed pixels through L1, and Pointwise first for few changed scalars, then for small changes.
 """
 NORM_PARAMETERS = ("norm", "constraint", "distance", "decision_rule")
-"""Parameters that choose the norm that a minimum-norm class makes small."""
+"""Parameters that choose the norm of a minimum-norm class."""
 UNTARGETED: dict[Library, frozenset[str]] = {
     "torchattacks": frozenset({"APGD", "APGDT", "AutoAttack", "DeepFool", "GN", "PIFGSM", "SparseFool", "TPGD"}),
-    "art": frozenset(),  # a class that can aim has a parameter `targeted`
+    "art": frozenset(),  # a class with a targeted form has a parameter `targeted`
     "foolbox": frozenset({"NewtonFoolAttack", "SaltAndPepperNoiseAttack", "VirtualAdversarialAttack"}),
 }
-"""Classes that cannot aim at a class."""
+"""Attack classes without a targeted form."""
 ALWAYS_TARGETED = frozenset(
     {("art", "SaliencyMapMethod"), ("art", "TargetedUniversalPerturbation"), ("foolbox", "GenAttack")}
 )
-"""Classes that take whatever labels they get for targets."""
+"""Classes that always treat the given labels as targets."""
 SURVIVORS_UNMOVED = frozenset(
     {
         *(("torchattacks", name) for name in ("APGD", "APGDT", "AutoAttack", "FAB", "OnePixel", "Pixle", "Square")),
@@ -142,7 +142,7 @@ SURVIVORS_UNMOVED = frozenset(
         ("foolbox", "SpatialAttack"),
     }
 )
-"""Classes that give images back as they were where they fool nobody."""
+"""Classes that return the clean image if the attack fails."""
 QUERY_ONLY = frozenset(
     {
         *(("torchattacks", name) for name in ("GN", "OnePixel", "Pixle", "SPSA", "Square")),
@@ -154,7 +154,7 @@ QUERY_ONLY = frozenset(
         *(("foolbox", f"Linf{kind}AdditiveUniformNoiseAttack") for kind in ("", "Repeated")),
     }
 )  # fmt: skip
-"""Classes within a bound that look at no gradient."""
+"""Classes with a bound that use no gradient."""
 ONE_STEP = frozenset(
     {
         *(("torchattacks", name) for name in ("FGSM", "FFGSM")),
@@ -191,7 +191,7 @@ MENDED: dict[tuple[str, str], str] = {
         )
     },
 }
-"""What is done for a class before it runs, where it would fail or mislead otherwise."""
+"""Adaptations of classes that would otherwise fail or give misleading results."""
 RADII = ("eps", "max_epsilon")
 """Parameters that are the radius of the bound."""
 _FIXED_NORMS: dict[tuple[str, str], Norm] = {
@@ -202,7 +202,7 @@ _FIXED_NORMS: dict[tuple[str, str], Norm] = {
     ("foolbox", "VirtualAdversarialAttack"): "l2",
 }
 _OTHER_BALLS = frozenset({("art", "Wasserstein")})
-"""Classes whose eps is the radius of a ball in no norm."""
+"""Classes whose eps is not the radius of a norm ball."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class BoundFacts:
     radius: str = ""
     """The parameter that is the radius."""
     norm: Norm | None = None
-    """The norm of the bound, or the one that is minimised, where no parameter chooses it."""
+    """The norm of the bound, or the minimised norm, if no parameter chooses it."""
 
     def bound(self, values: Mapping[str, Any]) -> Bound | None:
         """The bound for these parameter values; None if it is unknown or does not exist."""

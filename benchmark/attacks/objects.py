@@ -15,7 +15,7 @@ from benchmark.attacks.signatures import as_plain, is_plain
 from defenses.errors import BadInput
 
 GivenAttack = str | NamedAttack | Callable[..., Any] | tuple[Any, Bound | None]
-"""A spec, an object of a library, a callable that knows its bound, or either of them with a bound (or None)."""
+"""A spec, a library object, a callable with a known bound, or a pair of an object or callable and a bound or None."""
 BASES = {
     "torchattacks": ("torchattacks.attack", "Attack"),
     "art": ("art.attacks.attack", "EvasionAttack"),
@@ -39,7 +39,7 @@ OTHER_NAMES = {
 }
 """Attributes that hold a parameter under another name."""
 PASSED_OVER = {name for names in SET_HERE.values() for name in names} - {"init_attack"}
-"""Parameters of an object that the harness gives anew."""
+"""Parameters of an object that the harness sets itself."""
 
 
 def as_attack(given: GivenAttack) -> NamedAttack:
@@ -109,7 +109,7 @@ def _values(known: LibraryClass, thing: Any, bound: Bound | None) -> dict[str, A
 
 def _value(known: LibraryClass, thing: Any, name: str) -> Any:
     place = OTHER_NAMES[name] if name in OTHER_NAMES and hasattr(thing, OTHER_NAMES[name]) else name
-    if not hasattr(thing, place):  # ART's PGD keeps some in the attack that it stands for
+    if not hasattr(thing, place):  # ART's PGD stores some parameters in the attack that it wraps
         thing = getattr(thing, "_attack", None)
     if not hasattr(thing, place):
         raise BadInput(

@@ -1,7 +1,7 @@
 """Attacks of the user: ``mine.py:attack(strength=2)``, or a callable in Python.
 
 A function gets ``(model, images, labels, **parameters)`` and returns images; a class is built with the parameters and
-called with ``(model, images, labels)``. The labels are targets when its parameter ``targeted`` is true.
+called with ``(model, images, labels)``. The labels are targets if the parameter ``targeted`` is true.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 GIVEN = 3
-"""What a function is given beside its parameters: model, images, labels."""
+"""Number of arguments before the parameters: model, images, labels."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class OwnAttack(ForeignAttack):
     """A function or a class of the user; the digest of its file is the library version in a cell's identity."""
 
     path: str = field(default="", compare=False)
-    """Where it is; empty where it is known from the record of a cell alone."""
+    """Path of its file; empty for a callable, and for an attack known only from the record of a cell."""
     target: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
-    """In Python, the callable itself."""
+    """The callable itself, if it is given in Python."""
     limit: Bound | None = field(default=None, compare=False)
-    """The bound that its parameters or its attribute ``bound`` say."""
+    """The bound that its parameters or its attribute ``bound`` define."""
     asked: Bound | None = field(default=None, compare=False)
-    """The bound that the spec asks for: a parameter ``bound`` gets it."""
+    """The requested bound; it is passed to a parameter ``bound``."""
 
     @property
     def bound(self) -> Bound | None:
@@ -81,7 +81,7 @@ def run(model: nn.Module, images: Tensor, labels: Tensor, attack: OwnAttack) -> 
 
 
 def read_file_attack(path: Path, call: specs.Call, asked: Bound | None) -> OwnAttack:
-    """The attack of a file that a spec names."""
+    """Read an attack in a file from its spec."""
     target = find_target(path, call.name)
     needed = [name for name in objects_needed(_signed(target), _given(target)) if name != BOUND]
     if needed:
@@ -140,7 +140,7 @@ def _own_parameters(target: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def _with_extras(target: Callable[..., Any], call: specs.Call) -> dict[str, Parameter]:
-    """Its parameters; for a callable with ``**parameters``, also every other parameter of the spec."""
+    """The parameters of a callable; if it has ``**parameters``, also every other parameter of the spec."""
     known = {name: one for name, one in _own_parameters(target).items() if name != BOUND}
     takes_all = any(one.kind is one.VAR_KEYWORD for one in inspect.signature(_signed(target)).parameters.values())
     extras = {key: _Guessed(key, str) for key in call.arguments if takes_all and key not in known}
@@ -158,7 +158,7 @@ class _Guessed(Parameter):
 
 
 def _limit(target: Callable[..., Any], values: Mapping[str, Value], asked: Bound | None, what: str) -> Bound | None:
-    """The bound without ``bound=`` in the spec: from eps and norm, or from an attribute or parameter ``bound``."""
+    """The bound if the spec has no ``bound=``: from eps and norm, or from an attribute or parameter ``bound``."""
     said: Any = getattr(target, BOUND, None)
     parameters = inspect.signature(_signed(target)).parameters
     if BOUND in parameters and parameters[BOUND].default is not inspect.Parameter.empty:
@@ -169,7 +169,7 @@ def _limit(target: Callable[..., Any], values: Mapping[str, Value], asked: Bound
             built = target(**values, **takes)
         except (BadInput, KeyboardInterrupt):
             raise
-        except BaseException as error:  # also one that ends the program
+        except BaseException as error:  # also SystemExit
             raise BadInput(f"{what} rejects its parameters: {type(error).__name__}: {error}") from error
         if not callable(built):
             raise BadInput(f"{what} is a class without __call__; add __call__(self, model, images, labels)")
@@ -190,6 +190,6 @@ def _read(said: Any, what: str) -> Bound | None:
 
 
 def recorded(name: str, settings: Mapping[str, Any], parameters: str, bound: Bound | None) -> OwnAttack:
-    """An attack of a file that is known only from the record of a cell."""
+    """An attack from a file, known only from the record of a cell."""
     values = tuple((key, as_plain(key, value)) for key, value in settings.items())
     return OwnAttack(name, values, parameters, limit=bound)

@@ -19,9 +19,9 @@ from benchmark.attacks.definitions import APGD, APGDCE, APGDT, FABT, AutoAttack,
 from benchmark.attacks.native.losses import LOSSES
 
 NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
-"""What the library calls them."""
+"""The library's names for the norms."""
 LARGER = (3, 2, 1)
-"""Radii of L1 Auto-PGD, in units of the bound's: each needs a step."""
+"""Radii of L1 Auto-PGD, in units of the bound's radius; each needs at least one step."""
 _LOGGER = logging.getLogger("auto-attack")
 
 
@@ -33,7 +33,7 @@ def apgd_ce(model: nn.Module, images: Tensor, labels: Tensor, attack: APGDCE) ->
 
 
 def apgd(model: nn.Module, images: Tensor, labels: Tensor, attack: APGD) -> Tensor:
-    """The library knows two losses by name, ``ce`` and ``dlr``; another loss takes the place of its DLR."""
+    """The library knows two losses by name, ``ce`` and ``dlr``; any other loss replaces its DLR."""
     runner = APGDAttack(
         _NoPrediction(model),
         n_iter=attack.steps,
@@ -114,7 +114,7 @@ def _settings(images: Tensor, attack: APGD | APGDCE | APGDT | FABT | Square) -> 
 
 
 def _common(images: Tensor, attack: APGD | APGDCE | APGDT) -> dict[str, Any]:
-    """Settings of the Auto-PGD attacks; in L1 the reference begins in balls of three and two times the radius."""
+    """Settings of the Auto-PGD attacks; in L1 the reference starts in balls of 3 and 2 times the radius."""
     settings = {**_settings(images, attack), "eot_iter": 1, "rho": 0.75, "logger": _LOGGER}
     del settings["n_restarts"]
     return settings | {"use_largereps": attack.norm == "l1" and attack.steps >= len(LARGER)}
@@ -126,8 +126,8 @@ def _targets(model: nn.Module, images: Tensor, asked: int) -> int:
 
 @contextmanager
 def _without_tracing() -> Iterator[None]:
-    """Skip the library's check for models that call autograd: it sets `sys.settrace`, which evicts debuggers
-    and coverage. The harness counts the gradients a model takes part in itself."""
+    """Skip the library's check for models that call autograd: it sets `sys.settrace`, which disables
+    debuggers and coverage. The harness itself counts gradients."""
     checks = pyautoattack.autoattack.checks
     before = checks.check_dynamic
     checks.check_dynamic = lambda *arguments, **settings: None

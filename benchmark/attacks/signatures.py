@@ -1,4 +1,4 @@
-"""Parameters of a foreign function or class: values from the text of a spec, by its signature."""
+"""Parameters of a foreign function or class: the signature gives their types, a spec gives their values."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NORM_WORDS: dict[str, Norm] = {
     **dict.fromkeys(("1", "l1"), "l1"),
     **dict.fromkeys(("0", "l0"), "l0"),
 }
-"""How libraries and users write a norm, in small letters."""
+"""Spellings of the norms by libraries and users, in lower case."""
 ABOUT_NORMS = ("norm", "distance")
-"""Parameters whose value is a norm, in whatever words the library has for it."""
+"""Parameters whose value is a norm, in the library's spelling."""
 _SEQUENCES = {"tuple", "Tuple", "list", "List"}
 _OBJECTS = {"dict", "Dict", "Callable"}
 _COUNT = re.compile("step|iter|restart|quer|pixels|size")
@@ -37,7 +37,7 @@ class Parameter:
 
     name: str
     kind: Any
-    """What it may be, as a type annotation of plain types; ``tuple`` stands for numbers such as ``2x10``."""
+    """The accepted type, as an annotation of plain types; ``tuple`` stands for numbers such as ``2x10``."""
     default: Value = inspect.Parameter.empty
 
     @property
@@ -45,7 +45,7 @@ class Parameter:
         return self.default is inspect.Parameter.empty
 
     def read(self, text: str, what: str) -> Value:
-        """The value of a text."""
+        """The value that a text stands for."""
         if self.name in ABOUT_NORMS and text.lower() in NORM_WORDS:
             return NORM_WORDS[text.lower()]
         if self.kind is tuple:

@@ -16,7 +16,7 @@ from benchmark.attacks.library_attacks import LibraryAttack
 from defenses.errors import BadInput
 
 NORM_NAMES = {"linf": "Linf", "l2": "L2", "l1": "L1"}
-"""Norms in the library's words."""
+"""The library's names for the norms."""
 
 
 class ContiguousGradient(nn.Module):
@@ -25,7 +25,7 @@ class ContiguousGradient(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.eval()  # else the library would put the model into training mode afterwards
+        self.eval()  # otherwise the library puts the model into training mode afterwards
 
     def forward(self, images: Tensor) -> Tensor:
         seen = images.clone()
@@ -103,8 +103,8 @@ def ead(model: nn.Module, images: Tensor, labels: Tensor, attack: EAD) -> Tensor
 
 
 def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tensor:
-    """The original attack, which raises two scalars at a time towards the next class; the authors ran another one."""
-    following = (labels + 1) % count_classes(model, images)  # by itself, the library takes every model for one of ten
+    """The original JSMA: raises two scalars at a time, towards the next class. The authors ran another version."""
+    following = (labels + 1) % count_classes(model, images)  # by default, the library assumes ten classes
     return _run(torchattacks.JSMA(model, theta=attack.eps, gamma=attack.gamma), images, following, True)
 
 
@@ -119,7 +119,7 @@ def _run(runner: Any, images: Tensor, labels: Tensor, targeted: bool) -> Tensor:
 
 
 def run_class(model: nn.Module, images: Tensor, labels: Tensor, attack: LibraryAttack) -> Tensor:
-    """Any class of the library, by its own name and parameters."""
+    """Run any class of the library, with the library's parameter names."""
     attack.check_images(images.shape[1])
     target = getattr(torchattacks, attack.callable_name)
     values = attack.settings()
@@ -129,9 +129,9 @@ def run_class(model: nn.Module, images: Tensor, labels: Tensor, attack: LibraryA
     known = inspect.signature(target).parameters
     classes = count_classes(model, images)
     values |= {name: value for name, value in {"seed": library_seed(), "n_classes": classes}.items() if name in known}
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it could not find out
+    with contextlib.redirect_stdout(io.StringIO()):  # the library prints a message if it finds no device
         runner = target(model, **values)
         runner.set_device(images.device)
-    if attack.callable_name == "JSMA" and not targeted:  # by itself, it takes every model for one of ten classes
+    if attack.callable_name == "JSMA" and not targeted:  # by default, the library assumes ten classes
         labels, targeted = (labels + 1) % classes, True
     return _run(runner, images, labels, targeted)

@@ -15,9 +15,9 @@ from benchmark.evaluations.task import Task
 from benchmark.evaluations.whitebox import WhiteBox
 
 Order = Literal["file", "shuffled"]
-"""In which order test images are taken: as their file has them, or in one random order that is always the same."""
+"""The order of the test images: the order of their file, or one fixed random order."""
 Line = tuple[str, int, Any]
-"""What cells of several defenses share that stand in one row of a table: dataset, seed and what was asked."""
+"""The key of a table row, shared by cells of several defenses: dataset, seed and `Task.asked`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class EnsembleFacts:
     weights: str
     """sha256 of the weights."""
     convergence: str | None = None
-    """What speaks against its training, in words; None where its checkpoint does not say."""
+    """Warnings about its training, in words; None if its checkpoint has no such information."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Conditions:
     batch_size: int
     device: str
     acceleration: str = "folded"
-    """How the copy that is attacked is made: it rounds in its own way, and an image may hang on that."""
+    """How the attacked copy is made: each copy rounds differently, which can decide the result of an image."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Cell:
     images: TestImages
     conditions: Conditions
     published: float | None = field(default=None, compare=False)
-    """The paper's accuracy in percent, where it has one."""
+    """The paper's accuracy in percent; None if the paper has none."""
 
     @cached_property
     def identity(self) -> str:
@@ -122,7 +122,7 @@ class Cell:
 
     @property
     def circumstances(self) -> dict[str, str]:
-        """Settings that should be equal for numbers that are compared."""
+        """Settings that should be equal if results are compared."""
         ran = {"batch size": str(self.conditions.batch_size), "device": self.conditions.device}
         return ran | {"acceleration": self.conditions.acceleration} | self.task.used
 
@@ -147,7 +147,7 @@ def attack_titles(cells: Iterable[Cell]) -> dict[tuple[str, str, str], str]:
 
 
 def in_both_tiers(cells: Iterable[Cell]) -> set[tuple[str, str, str]]:
-    """Attacks that tiers paper and strict both have; on these, the tiers differ only in their rules."""
+    """Attacks in both tiers, paper and strict; on these, the tiers differ only in their rules."""
     found: dict[str, set[tuple[str, str, str]]] = {"paper": set(), "strict": set()}
     for cell in cells:
         found.get(cell.task.group, set()).add(setting(cell))

@@ -22,11 +22,11 @@ HASHED = (
     "dataset", "data_checksum", "weights", "attack", "library", "library_version", "settings", "tier", "evaluation",
     "seed", "batch_size", "device",
 )  # fmt: skip
-"""What the identity of a cell is made of, beside the number of images; `identity_of` adds three special cases."""
+"""The entries in a cell's identity, besides the number of images; `identity_of` adds three special cases."""
 
 
 UNSAID = {"published": None, "evaluation": "whitebox", "acceleration": "folded"}
-"""What the first files did not say, and what they meant by it."""
+"""Entries that the first files did not have, with the values that they implied."""
 
 
 def to_json(cell: Cell) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from benchmark.cells.cell import TestImages
 from defenses.errors import BadInput
 
 LEGACY = ("image_clean",)
-"""Columns of records of the first version, which had the clean image in every cell."""
+"""Columns in records of the first version, which stored the clean image in every cell."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from defenses.files import write_bytes
 CELL, COMMIT, CHECKSUM = b"adp-benchmark", b"commit", b"sha256"
 """Entries of a file's metadata."""
 UNREADABLE = (OSError, pa.ArrowException, MemoryError, OverflowError, ValueError, KeyError, TypeError)
-"""What reading a damaged file may raise."""
+"""Exceptions that reading a damaged file may raise."""
 
 
 class Damaged(BadInput):
@@ -35,13 +35,13 @@ class Damaged(BadInput):
 
 def write_records(path: Path, cell: Cell, records: pd.DataFrame, commit: str) -> None:
     """Write records with their cell and a checksum of both."""
-    _write(path, cell, _read_back(pa.Table.from_pandas(records, preserve_index=False)), commit)  # as readers find it
+    _write(path, cell, _read_back(pa.Table.from_pandas(records, preserve_index=False)), commit)  # as readers get it
 
 
 def _write(path: Path, cell: Cell, table: pa.Table, commit: str) -> None:
     described = json.dumps(to_json(cell))
     metadata = {CELL: described, CHECKSUM: _checksum(table, described, commit)} | ({COMMIT: commit} if commit else {})
-    write_bytes(path, _parquet(table.replace_schema_metadata(metadata)))  # in memory first: a full disk is told plainly
+    write_bytes(path, _parquet(table.replace_schema_metadata(metadata)))  # in memory first: a full disk fails plainly
 
 
 def read_cell(path: Path) -> Cell:
@@ -71,7 +71,7 @@ def read_commit(path: Path) -> str:
 def read_records(path: Path, cell: Cell, span: Span) -> pd.DataFrame:
     """The records of some rows of a cell; raises `Damaged` if the file has other content."""
     try:
-        with path.open("rb") as file:  # a path with a colon in it would be taken for an address
+        with path.open("rb") as file:  # a path with a colon would be read as a URI
             table = pq.read_table(file)
         metadata = table.schema.metadata or {}
         described = metadata[CELL].decode()

@@ -126,7 +126,7 @@ class Store:
     # --- finished cells ---
 
     def path(self, cell: Cell) -> Path:
-        """The cell's file; the name says what it is, the hash makes it unique."""
+        """The cell's file; the name describes the cell, the hash makes it unique."""
         task = cell.task.written()
         what = (cell.task.evaluation, cell.ensemble.defense, task.attack, task.parameters, task.tier)
         words = "-".join([*what, f"n{cell.images.samples}"])
@@ -173,14 +173,14 @@ class Store:
                 one.replace(other)
         rename_records(old, new, cell)
         old.unlink()
-        self.__dict__.pop("_index", None)  # it has the old name
+        self.__dict__.pop("_index", None)  # the index has the old name
 
     def read(self, cell: Cell) -> pd.DataFrame:
         """The records of a finished cell, with every column of its evaluation."""
         return self._complete(cell, self._read_all(cell).drop(columns=[*PICTURES, *LEGACY], errors="ignore"))
 
     def _read_all(self, cell: Cell) -> pd.DataFrame:
-        """Everything in the file of a finished cell; pictures of the first version too."""
+        """Everything in the file of a finished cell, including pictures of the first version."""
         return read_records(self.path(cell), cell, Span(0, cell.images.samples))
 
     def _complete(self, cell: Cell, records: pd.DataFrame) -> pd.DataFrame:
@@ -325,7 +325,7 @@ class Store:
         """Finished cells of the folder by their series, read once."""
         found: dict[str, list[Cell]] = {}
         for path in sorted(self.cells.glob("*.parquet")):
-            with contextlib.suppress(BadInput):  # a damaged file is told where it is asked for
+            with contextlib.suppress(BadInput):  # a damaged file is reported when it is read
                 other = read_cell(path)
                 found.setdefault(other.series, []).append(other)
         return found

@@ -1,4 +1,4 @@
-"""Audits: the claimed attack first, then stronger attacks by cost, until the claim is refuted or none is left."""
+"""Audits: the claimed attack first, then stronger attacks by cost, until the claim is refuted or no attack is left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Outcome = Literal["refuted", "not refuted", "cannot be judged"]
 Rows = NDArray[np.int64]
 DEAD = 0.2
-"""Share of the images without a gradient, or that never moved, from which attacks that need none come first."""
+"""Attacks without gradients come first if more than this share of images had no gradient or never moved."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class Terms:
     """The settings of an audit."""
 
     samples: int = 200
-    """Images at most, in a fixed random order of the test set."""
+    """Largest number of images, taken in a fixed random order of the test set."""
     until_decided: bool = False
-    """Take batch after batch and stop as soon as the claim is refuted; intervals then hold at any time."""
+    """Attack batch by batch and stop as soon as the claim is refuted; intervals are then valid at any time."""
     tier: Tier = "strict"
-    """How the claimed attack is run; the others always get true labels and correct outputs."""
+    """Tier of the claimed attack; the other attacks always get true labels and correct outputs."""
     batch_size: int = 100
     seed: int = 0
     alpha: float = 0.05
     budget: float | None = None
-    """Seconds after which no new attack is begun."""
+    """Seconds after which no new attack starts."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     suite: str = "full"
     acceleration: str = "folded"
@@ -92,7 +92,7 @@ def audit(
         raise BadInput(f"samples is {terms.samples}; {data.name} has only {len(data.test)} test images; choose fewer")
     if claim.attack:
         claim.attack.check_classes(data.classes)
-    # fixed, so that a larger audit extends a smaller one, and random, so that a part stands for the whole
+    # a fixed order, so that a larger audit extends a smaller one; random, so that the first images are representative
     order = torch.randperm(len(data.test), generator=torch.Generator().manual_seed(0))[: terms.samples]
     material = Material(
         ensemble=trained.ensemble,
@@ -143,14 +143,14 @@ class _Audit:
         self.began = time.monotonic()
         self.right = subject.clean == subject.labels
         self.seen = 0
-        """Images so far; the rest of the order is not looked at."""
+        """Number of images so far; the rest of the order is not used."""
         self.over_budget = False
         self.found = file.read(identity)
         if self.found.tried:
             before, fooled = len(self.found.tried), len(self.found.adversarial)
             say(f"resuming after {before} attacks; they fooled {fooled} images")
 
-    # --- what is known ---
+    # --- the state ---
 
     @property
     def correct(self) -> NDArray[np.bool_]:
@@ -160,7 +160,7 @@ class _Audit:
         return left
 
     def interval(self) -> tuple[float, float]:
-        """Confidence interval of the accuracy that is left, at the level of the terms."""
+        """Confidence interval of the remaining accuracy, for the alpha of the terms."""
         correct = self.correct
         if self.terms.until_decided:
             found = sequential.interval(correct, alpha=self.terms.alpha)
@@ -168,10 +168,10 @@ class _Audit:
         return accuracy_interval(int(correct.sum()), len(correct), 1 - self.terms.alpha)
 
     def refuted(self) -> bool:
-        """Whether the whole interval of the accuracy that is left lies below the claim."""
+        """Whether the whole interval of the remaining accuracy lies below the claim."""
         return self.seen > 0 and self.interval()[1] < self.claim.least
 
-    # --- what is done ---
+    # --- the attacks ---
 
     def go(self) -> None:
         """Attack batch by batch, or all images at once, until the claim is refuted or the budget is spent."""
@@ -218,7 +218,7 @@ class _Audit:
             found.dead += (records["zero_gradient"] | records["unmoved"]).astype(bool).tolist()
             self.file.write(found)
         places = np.flatnonzero(self.correct)
-        self._run(Stage(named), places[places >= first])  # true labels, and its images are kept
+        self._run(Stage(named), places[places >= first])  # again with true labels, to keep its images
         return float(np.mean(found.dead[first : self.seen]))
 
     def _stages(self, dead: float) -> Iterator[tuple[Stage, str]]:
@@ -242,11 +242,11 @@ class _Audit:
             yield stage, reason
 
     def _run(self, stage: Stage, places: Rows) -> None:
-        """Attack the images that are left, batch by batch, and keep the adversarial images that fool the model."""
+        """Attack the remaining images, batch by batch, and keep the adversarial images that fool the model."""
         found, subject, size = self.found, self.subject, self.terms.batch_size
         found.tried[stage.label] = None
         key = f"{stage.label}, images to {self.seen}"
-        # a resumed stage goes on with its own batches, though some of their images are fooled by now
+        # a resumed stage keeps its batches, even if some of their images are already fooled
         places = np.array(found.begun.setdefault(key, places.tolist()), dtype=np.int64)
         model = subject.fast if stage.member is None else subject.member(stage.member)
         for start in range(size * found.batches.get(key, 0), len(places), size):
@@ -262,7 +262,7 @@ class _Audit:
             found.batches[key] = found.batches.get(key, 0) + 1
             self.file.write(found)
 
-    # --- what is said ---
+    # --- the result ---
 
     def finding(self, trained: Trained, data: Dataset) -> Finding:
         """The outcome in one sentence, with the certificate."""

@@ -1,10 +1,10 @@
 """Certificates: adversarial images in one file, which anybody with the model and the data can check in seconds.
 
-A certificate is a Parquet file: a row per adversarial image with its index in the test set, its label and its pixels,
-and in the metadata what is claimed and what was found, with a checksum over everything. Pixels are kept as the bits
-that differ from the clean image, which compresses them without rounding; so a reader needs the same data. Nothing in
-the file is trusted: labels and clean images come from the data, predictions come from the reader's model, and the
-sentence is computed again from the checked values.
+A certificate is a Parquet file. Each adversarial image is a row with its index in the test set, its label and its
+pixels. The metadata contain the claim, the result, and a checksum over everything. Pixels are kept as the bits that
+differ from the clean image, which compresses them without rounding; so a reader needs the same data. Nothing in the
+file is trusted: labels and clean images come from the data, predictions come from the reader's model, and the sentence
+is computed again from the checked values.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from defenses.files import write_bytes
 KEY, CHECKSUM, VERSION = b"adp-benchmark-certificate", b"sha256", 1
 COLUMNS = {"index": pa.int64(), "label": pa.int64(), "pixels": pa.binary()}
 LARGEST = 512 * 2**20
-"""Bytes of a certificate that is read at all, packed and unpacked."""
+"""Largest size of a certificate in bytes, packed and unpacked; a larger file is not read."""
 SCALAR = 1e-6
-"""A change of a scalar that rounding may explain is none, for L0."""
+"""For L0, a change of a scalar up to this value does not count, because rounding may explain it."""
 UNREADABLE = (OSError, pa.ArrowException, MemoryError, OverflowError, ValueError, KeyError, TypeError, RecursionError)
 Pixels = NDArray[np.float32]
 
@@ -53,7 +53,7 @@ class Statement:
     tried: tuple[int, ...]
     """Indices of all test images that were attacked or found misclassified."""
     misclassified: tuple[int, ...]
-    """Those of them that the model gets wrong without an attack."""
+    """Indices of the test images that the model misclassifies without an attack; a subset of ``tried``."""
     broken_by: dict[str, int]
     """Attack to the number of images that it fooled first."""
     sentence: str
@@ -84,7 +84,7 @@ def write_certificate(path: Path, certificate: Certificate, clean: Pixels) -> No
 
 
 def is_certificate(path: Path) -> bool:
-    """Whether a file says that it is a certificate."""
+    """Whether the metadata of a file call it a certificate."""
     try:
         return path.is_file() and KEY in (_schema(path).metadata or {})
     except UNREADABLE:
@@ -107,7 +107,7 @@ def read_statement(path: Path) -> Statement:
 
 def read_certificate(path: Path, clean: Pixels) -> Certificate:
     """Read a whole certificate; ``clean`` are all clean images of the test set."""
-    read_statement(path)  # of a sensible size
+    read_statement(path)  # refuses a file that is too large
     try:
         with path.open("rb") as file:
             parquet = pq.ParquetFile(file)
@@ -140,7 +140,7 @@ def read_certificate(path: Path, clean: Pixels) -> Certificate:
 
 
 def distances(clean: Pixels, images: Pixels, bound: Bound) -> NDArray[np.float64]:
-    """How far images lie from the clean ones in the bound's norm, in float64."""
+    """Distances of images from their clean images in the bound's norm, in float64."""
     difference = np.abs(images.astype(np.float64) - clean.astype(np.float64)).reshape(
         len(images), math.prod(images.shape[1:])
     )

@@ -28,9 +28,9 @@ class Checked:
 
     complaints: tuple[str, ...]
     images: int
-    """Test images that the certificate is about."""
+    """Number of test images that the certificate covers."""
     left: int
-    """Those that the model gets right and for which there is no adversarial image."""
+    """Number of these images that the model classifies correctly and that have no adversarial image."""
     sentence: str
 
 

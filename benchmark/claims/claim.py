@@ -26,7 +26,7 @@ class Claim:
     bound: Bound | None = None
     """The bound within which stronger attacks are tried; None for ``clean``."""
     samples: int | None = None
-    """On how many images it was measured, where that is said."""
+    """The number of images on which it was measured, if the claim states it."""
 
     @property
     def least(self) -> float:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from benchmark.ensembles.finding import Trained
 
 AUDIT = "audit.json"
-"""The file by which a folder of audits is known."""
+"""The file that marks a folder as a folder of audits."""
 
 
 def certificates_in(folder: Path) -> list[Path]:
@@ -55,7 +55,7 @@ class Checker:
         from benchmark.claims.checking import check
 
         here = {row["name"] for row in datasets.describe() if row["present"]}
-        if stated.dataset not in here:  # never load what only a certificate names
+        if stated.dataset not in here:  # never load data that only a certificate names
             return False, f"not checked: the dataset {stated.dataset} is not here", 0, 0
         trained = self._model(stated)
         if trained is None:

@@ -16,7 +16,7 @@ import torch
 from defenses.files import sealed, unsealed, write_bytes
 
 SECONDS = 5.0
-"""The state is written at most this often."""
+"""Smallest time between two writes of the state."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Unfinished:
     dead: list[bool] = field(default_factory=list)
     """For each place: the claimed attack had no gradient, or never moved the image."""
     begun: dict[str, list[int]] = field(default_factory=dict)
-    """Stage to the places that were left when it began."""
+    """Stage to the places that remained when the stage began."""
     batches: dict[str, int] = field(default_factory=dict)
     """Stage to its number of finished batches."""
     tried: dict[str, None] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class UnfinishedFile:
         self.path, self.written = path, time.monotonic()
 
     def read(self, identity: str) -> Unfinished:
-        """The state of this audit; a fresh one if there is none, if it is damaged, or if it is of another audit."""
+        """The state of this audit; a fresh one if it is missing, is damaged, or belongs to another audit."""
         fresh = Unfinished(identity)
         if self.path is None or not self.path.is_file():
             return fresh
@@ -67,7 +67,7 @@ class UnfinishedFile:
             return fresh
 
     def write(self, state: Unfinished, now: bool = False) -> None:
-        """Keep the state, unless that was done a moment ago."""
+        """Write the state, unless it was written less than `SECONDS` ago; ``now`` always writes it."""
         if self.path is None or not (now or time.monotonic() - self.written > SECONDS):
             return
         plain = {name: value for name, value in vars(state).items() if name != "adversarial"}
@@ -84,6 +84,6 @@ class UnfinishedFile:
         self.written = time.monotonic()
 
     def remove(self) -> None:
-        """Forget the state: the audit is finished."""
+        """Remove the file: the audit is finished."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)

@@ -162,7 +162,7 @@ def compare(
     ]
     data = [find(spec).name for spec in place]
     ending = [IN_RANDOM_ORDER] if stopping else []
-    files = [Path(spec).name for spec in specs]  # without labels: a new one finds what is measured
+    files = [Path(spec).name for spec in specs]  # without labels, so that a new label finds the existing results
     set_threads(threads, [find(grid.dataset).threads for grid in chosen.grids])
     request = Request(
         preset=replace(

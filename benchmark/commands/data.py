@@ -43,7 +43,7 @@ def verify(names: Names = None) -> None:
             continue
         try:
             typer.echo(visible(f"{name}: good{_content(name)}, sha256 of the content {datasets.verify(name)}"))
-        except BadInput as error:  # say which of the others are good
+        except BadInput as error:  # the other datasets are still checked
             damaged.append(str(error))
     if damaged:
         raise BadInput("; ".join(damaged))

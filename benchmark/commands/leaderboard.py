@@ -108,6 +108,6 @@ class _Found:
     def _entry(self, path: Path) -> None:
         from benchmark.findings.entries import read_entry
 
-        entry = read_entry(path)  # named by the user: what is wrong with it is fatal
+        entry = read_entry(path)  # named by the user, so an error in it is fatal
         self.entries.append(entry)
         self.certificates += entry.certificates

@@ -93,7 +93,7 @@ def _attacks() -> list[Row]:
 
 
 def _classes(library: str) -> list[Row]:
-    """One row per attack class of a library; a class that cannot be used has the reason."""
+    """One row per attack class of a library; the row of an unusable class gives the reason."""
     from benchmark.attacks.library_attacks import library_classes
 
     return [
@@ -140,7 +140,7 @@ def _checkpoints() -> list[Row]:
         for path in sorted(root.glob(f"*/*/{FILE_NAME}")):
             try:
                 origin = read_provenance(path)
-            except BadInput as error:  # the others are listed all the same
+            except BadInput as error:  # the other checkpoints are still listed
                 typer.echo(f"adp-bench: {error}", err=True)
                 continue
             recipe = origin.recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 KINDS = ("defenses", "attacks", "datasets", "networks", "presets", "checkpoints")
-"""What `adp-bench list` lists."""
+"""The kinds of entries of `adp-bench list`."""
 
 
 def kinds(incomplete: str) -> list[str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 ALPHA, MARGIN = 0.05, 2.0
 IN_RANDOM_ORDER = "in random order"
-"""Ends the name of such a run: its cells share no folder with those of a run in file order."""
+"""Ends the name of such a run, so that it never shares a folder with a run in file order."""
 
 
 def read_decided(

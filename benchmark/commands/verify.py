@@ -54,7 +54,7 @@ def _verify_run(folder: Path, models: list[str], dataset: str | None, trust: boo
     if not kept:
         raise BadInput(f"{folder} contains no adversarial images; run the preset again with --keep-images")
     if dataset is not None:
-        find(dataset)  # known by its name from now on
+        find(dataset)  # from now on, `named` finds it
     about = [named(name) for name in dict.fromkeys(cell.images.dataset for cell in kept)]
     given = [load_outside(spec, entry, trust) for spec in models for entry in about]
     wrong = 0
@@ -74,7 +74,7 @@ def _verify_certificate(path: Path, models: list[str], dataset: str | None, trus
     from benchmark.run.reverification import model_of, trained_with
 
     stated = read_statement(path)
-    if dataset is None and stated.dataset not in datasets.names():  # never load what only a certificate names
+    if dataset is None and stated.dataset not in datasets.names():  # never load data that only a certificate names
         raise BadInput(
             f"{path} uses the dataset {stated.dataset!r}, which is not registered; give the data with --dataset"
         )

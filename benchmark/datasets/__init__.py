@@ -123,9 +123,9 @@ def _load(entry: catalogue.Entry, progress: bool) -> Dataset:
 
 
 def _read(entry: catalogue.Entry) -> tuple[Arrays, Arrays, str]:
-    """Train, test and the sha256 of both, from files that were checked as they were read."""
+    """Train, test and the sha256 of both; each file is checked when it is read."""
     train, test = entry.read({file: installation.checked(entry, file) for file in entry.files})
-    if entry.own:  # read, and its checksum made, when it was found
+    if entry.own:  # `find` has read it and computed its checksum
         return train, test, entry.checksum
     digest = hashlib.sha256()
     for values in (*train, *test):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Entry:
     """One dataset. ``files`` maps file names in ``folder`` to ``algorithm:hex`` of their raw content.
 
-    ``checksum`` is needed only where there are no files to check: the sha256 of the arrays.
+    ``checksum`` is the sha256 of the arrays. It is needed only if there are no files to check.
     """
 
     name: str
@@ -32,13 +32,13 @@ class Entry:
     origin: str
     read: Callable[[Mapping[str, bytes]], tuple[Arrays, Arrays]]
     look: Look
-    """What kind of images it has: chooses the recipe."""
+    """The kind of its images, which selects the recipe."""
     network: str = "resnet20"
-    """The network of its members unless one is named."""
+    """The default network of the members."""
     threads: int | None = None
-    """CPU threads unless told; None takes all cores."""
+    """Default number of CPU threads; None uses all cores."""
     preset: str = ""
-    """The preset that compares on it when none is named."""
+    """The default preset for comparing defenses on it."""
     levels: int = 255
     folder: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -46,15 +46,15 @@ class Entry:
     checksum: str = ""
     class_names: tuple[str, ...] = ()
     own: bool = False
-    """Whether a user brings it; its checksum is known, and nothing of the paper's is compared with it."""
+    """Whether a user provides it; its checksum is known, and it is not compared with numbers of the paper."""
     path: Path | None = None
-    """Where one of the user's is."""
+    """The path of a user's dataset."""
     remarks: tuple[str, ...] = ()
-    """What a user should know before they train on one of their own."""
+    """Remarks for a user who trains on their own dataset."""
 
     @property
     def shelf(self) -> str:
-        """Folder name of the ensembles trained on it; changed data of the user get a new name."""
+        """Folder name of the ensembles trained on it; if the user's data change, the name changes."""
         return re.sub(r"[^\w.+=,()-]", "_", f"{self.name}-{self.checksum[:8]}") if self.own else self.name
 
     def recipe(self, name: str, **changes: Any) -> Recipe:

@@ -34,7 +34,7 @@ def read_idx(data: bytes) -> NDArray[np.uint8]:
         raise BadInput(
             f"the idx file declares {math.prod(shape)} values of shape {shape} but contains {len(data) - start}"
         )
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()  # a copy is writable, as torch wants
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()  # torch needs writable arrays
 
 
 def read_cifar(batches: Sequence[bytes], label_bytes: int) -> Arrays:
@@ -51,7 +51,7 @@ def read_cifar(batches: Sequence[bytes], label_bytes: int) -> Arrays:
 
 
 def cifar_from_sheet(sheet: Path, labels: Sequence[int]) -> bytes:
-    """CIFAR-10 binary records of a picture whose row i holds the 1,024 RGB pixels of image i."""
+    """CIFAR-10 binary records from a picture; row i of the picture is the 1,024 RGB pixels of image i."""
     import numpy as np
     from PIL import Image
 
@@ -64,7 +64,7 @@ def cifar_from_sheet(sheet: Path, labels: Sequence[int]) -> bytes:
 
 
 def idx_splits(contents: Mapping[str, bytes]) -> tuple[Arrays, Arrays]:
-    """Train and test of the four idx files that MNIST and Fashion-MNIST consist of."""
+    """Train and test from the four idx files of MNIST or Fashion-MNIST."""
     train, test = (
         (read_idx(contents[f"{split}-images-idx3-ubyte"])[:, None], read_idx(contents[f"{split}-labels-idx1-ubyte"]))
         for split in ("train", "t10k")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "test")
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".webp": "WEBP"}
-"""Ends of names, and the one decoder that may look at such a file."""
+"""File name ending to the only decoder that may open such a file."""
 MODES = {"1": "L", "P": "RGB", "CMYK": "RGB", "YCbCr": "RGB", "L": "L", "LA": "LA", "RGB": "RGB", "RGBA": "RGBA"}
-"""What an image is read as: 1, 2, 3 or 4 channels of bytes."""
+"""Mode of an image file to the mode of its array: 1, 2, 3 or 4 channels of bytes."""
 IGNORED = {"thumbs.db", "desktop.ini"}
 
 

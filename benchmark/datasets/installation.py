@@ -24,7 +24,7 @@ _SOURCE_TROUBLE = (SourceFailed, OSError, *_DAMAGED)
 
 
 def data_folder() -> Path:
-    """``ADP_BENCH_DATA`` where it is set, else the user's cache folder."""
+    """``ADP_BENCH_DATA`` if it is set, else the user's cache folder."""
     from platformdirs import user_cache_path
 
     chosen = os.environ.get("ADP_BENCH_DATA")
@@ -61,7 +61,7 @@ def checked(entry: Entry, file: str) -> bytes:
 def fetch(entry: Entry, progress: bool) -> str:
     """Install missing and damaged files from the first source that has them; return the name of that source.
 
-    Everything happens in a temporary folder inside the data folder, under a lock, and moves into place at the end.
+    Files are prepared in a temporary folder inside the data folder, under a lock, and moved into place at the end.
     """
     from filelock import FileLock, Timeout
 
@@ -92,7 +92,7 @@ def fetch(entry: Entry, progress: bool) -> str:
 
 
 def _fetch_alone(entry: Entry, data: Path, display: Display) -> str:
-    for leftover in data.glob(f".fetch-{entry.name}-*"):  # of a fetch that was killed: we hold its lock now
+    for leftover in data.glob(f".fetch-{entry.name}-*"):  # of a killed fetch: this process holds the lock now
         shutil.rmtree(leftover)
     wanted = tuple(file for file in entry.files if not _installed(entry, file))
     if not wanted:

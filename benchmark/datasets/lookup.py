@@ -22,11 +22,11 @@ from defenses.training.recipes import Look
 TINY = 12
 """Largest side, in pixels, of images that are trained like the 8×8 digits."""
 LIKE: Mapping[Look, str] = {"tiny": "digits", "grey": "mnist", "colour": "cifar10"}
-"""The registered dataset whose network, threads and preset serve images of a kind."""
+"""Kind of images to the registered dataset that gives the network, threads and preset."""
 FORMS = "a registered name, data.npz, a folder with test/CLASS/, or file.py:function"
 
 _opened: dict[str, Entry] = {}
-"""Datasets of the user's that this process has read, by the name that cells know them by."""
+"""The user's datasets that this process has read, by their names in cells."""
 
 
 def find(spec: str) -> Entry:
@@ -101,7 +101,7 @@ def _from_package(name: str, target: Callable[..., Any]) -> Entry:
 
 
 def _given(load: Callable[[], Any], where: str) -> Mapping[str, Any]:
-    """Call a user's function, which returns a dictionary with the keys of an npz file, or the two pairs of Keras."""
+    """Call a user's function. It returns a dictionary with the keys of an npz file, or two pairs, as in Keras."""
     try:
         found = load()
     except BadInput:
@@ -134,7 +134,7 @@ def _entry(name: str, found: Mapping[str, Any], where: str, path: Path | None) -
         classes=splits.classes,
         shape=splits.shape,
         sizes=(len(splits.train[1]), len(splits.test[1])),
-        flip=False,  # unknown: a mirrored letter is another one
+        flip=False,  # unknown: a mirrored letter is another letter
         origin=str(path) if path else "an installed package",
         read=lambda contents: arrays,
         look=look,

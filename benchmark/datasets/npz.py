@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHARE = 0.5
-"""Of this machine's memory, what the arrays of a file may take."""
+"""Largest share of this machine's memory for the arrays of a file."""
 RATIO = 1100
-"""Deflate makes data at most 1,032 times smaller: a file that says more than this lies about its size."""
+"""Largest accepted compression. Deflate makes data at most 1,032 times smaller, so a larger ratio is false."""
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """The known arrays of an npz file."""
     import numpy as np
 
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # reading a pipe would wait
         raise BadInput(f"no file {path}; give the path of an .npz file")
     try:
         with zipfile.ZipFile(path) as archive:
@@ -38,7 +38,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
             return {key: arrays[key] for key in kept}
     except BadInput:
         raise
-    except Exception as error:  # zipfile, zlib and numpy's reader of headers each have errors of their own
+    except Exception as error:  # zipfile, zlib and numpy's header reader raise different errors
         raise BadInput(
             f"{path} cannot be read as an .npz file: {first_line(error)}; save it with numpy.savez"
         ) from None

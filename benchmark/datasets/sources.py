@@ -1,4 +1,4 @@
-"""Sources of the official files; a source writes the named files into a folder, or gives the reason why not."""
+"""Sources of the official files; a source writes the named files into a folder, or raises the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmark.datasets.progress import Display
 SILENCE_SECONDS, COMMAND_SECONDS = 30, 3600
 CHUNK = 1 << 16
 LARGEST_DOWNLOAD = 1 << 30
-"""Bytes; the largest archive has a sixth of that."""
+"""In bytes; the largest archive has a sixth of this size."""
 
 
 class SourceFailed(Exception):
@@ -37,7 +37,7 @@ class Order:
     data: Path
     folder: str
     limit: int
-    """Bytes that no file of the set has: whatever unpacks to more is not what it says."""
+    """Bytes. Every file of the dataset is smaller, so a larger unpacked file is not the official one."""
 
 
 class Source(Protocol):
@@ -137,7 +137,7 @@ class DebianFiles:
     def deliver(self, order: Order, display: Display) -> None:
         try:
             held = [Path(line) for line in _command(["dpkg", "-L", self.package], order.scratch).splitlines()]
-        except SourceFailed:  # not installed, or no dpkg: apt-get may still bring it
+        except SourceFailed:  # not installed, or no dpkg: apt-get may download it
             display.step(f"apt-get download {self.package}")
             _command(["apt-get", "download", self.package], order.scratch)
             for package in order.scratch.glob("*.deb"):
@@ -171,7 +171,7 @@ def _obtain(address: str, folder: Path, order: Order, display: Display) -> Path:
 
 
 def _download(address: str, path: Path, display: Display) -> None:
-    """Download a URL with the standard library, so that no other package has to be safe."""
+    """Download a URL with the standard library, so that no other package has to be trusted."""
     from urllib.error import HTTPError, URLError
     from urllib.request import urlopen
 

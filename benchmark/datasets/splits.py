@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Split = tuple[Images, Labels]
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
-"""Keras' names."""
+"""The names that Keras uses."""
 NAMES = "class_names"
 """Optional: a name for each class, in their order."""
 LONGEST_NAME = 100
@@ -30,12 +30,12 @@ class Splits:
     """The two parts of a dataset, channels first: bytes, or float32 in [0, 1]."""
 
     train: Split
-    """Empty where the dataset can only be evaluated."""
+    """Empty if the dataset can only be evaluated."""
     test: Split
     classes: int
     names: tuple[str, ...]
     remarks: tuple[str, ...]
-    """What a user should know before they train on it."""
+    """Remarks for a user who trains on it."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -58,7 +58,7 @@ class Splits:
 
 
 def read_splits(found: Mapping[str, Any], where: str) -> Splits:
-    """Check named arrays and return the splits; ``where`` is their file, for messages."""
+    """Check named arrays and return the splits; ``where`` names their source in messages."""
     import numpy as np
 
     for key in ("x_test", "y_test"):
@@ -115,7 +115,7 @@ def _images(values: Any, what: str) -> tuple[Images, str]:
         if high <= 1:
             raise BadInput(f"{what} has bytes from {low} to {high}; bytes should span 0 to 255; save floats instead")
         return np.ascontiguousarray(images), order
-    if not (low >= 0 and high <= 1):  # also when one is not a number
+    if not (low >= 0 and high <= 1):  # also true for NaN
         raise BadInput(f"{what} ranges from {low:g} to {high:g}; give floats in [0, 1], or bytes")
     return np.ascontiguousarray(images, dtype=np.float32), order
 
@@ -143,7 +143,7 @@ def _labels(values: Any, images: int, what: str) -> Labels:
     import numpy as np
 
     labels = np.asarray(values)
-    if labels.ndim == 2 and labels.shape[1] == 1:  # Keras' CIFAR
+    if labels.ndim == 2 and labels.shape[1] == 1:  # as in Keras' CIFAR
         labels = labels[:, 0]
     if labels.ndim != 1 or len(labels) != images:
         raise BadInput(f"{what} has shape {labels.shape} for {images} images; give one class per image")

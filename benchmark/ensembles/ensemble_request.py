@@ -19,14 +19,14 @@ class EnsembleRequest:
     """A spec, or a checkpoint."""
     dataset: str
     network: str = ""
-    """A spec; empty takes the dataset's own network."""
+    """A spec; empty means the default network of the dataset."""
     members: int = 3
     recipe: str = "fast"
     seed: int = 0
     trust: bool = False
     """Whether a checkpoint may be a program, which can run code when it is loaded."""
     accept_changed: bool = False
-    """Whether an ensemble that another version of the defense's file trained stands for this one."""
+    """Whether to accept an ensemble that was trained with another version of the defense's file."""
 
     @property
     def about(self) -> Entry:
@@ -40,7 +40,7 @@ class EnsembleRequest:
 
     @property
     def chosen_recipe(self) -> Recipe:
-        """The recipe of that name, for the dataset's images."""
+        """The requested recipe, for the dataset's images."""
         return self.recipe_with()
 
     def recipe_with(self, **changes: Any) -> Recipe:

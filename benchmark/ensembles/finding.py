@@ -43,7 +43,7 @@ class Trained:
     ensemble: Ensemble
     provenance: Provenance
     changed: bool = False
-    """Whether the defense's file has changed since."""
+    """Whether the defense's file has changed since the training."""
 
     @property
     def training(self) -> str:

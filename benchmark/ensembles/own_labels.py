@@ -26,6 +26,6 @@ def _label(spec: str) -> str:
         return spec.rpartition(":")[2]
     if spec == EXAMPLE_RESNET18:
         return spec
-    path, *others = (Path(os.path.realpath(path)) for path in named_files(weights)[0])  # a loop of links has a name too
+    path, *others = (Path(os.path.realpath(path)) for path in named_files(weights)[0])  # also names a loop of links
     label = path.parent.name if path.name == FILE_NAME else path.name if path.is_dir() else path.stem
     return f"{label} and {len(others)} more" if others else label

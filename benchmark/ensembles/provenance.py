@@ -12,7 +12,7 @@ from defenses.members.combination import USUAL
 from defenses.training.recipes import RECIPES, Recipe, find_recipe, own_recipe
 
 SAID = ("epochs", "train_images")
-"""Settings that `describe_training` has words of its own for."""
+"""Settings that `describe_training` describes separately."""
 
 
 def describe_training(origin: Provenance) -> str:

@@ -89,7 +89,7 @@ def train_ensemble(
 def usable_recipe(
     request: EnsembleRequest, device: torch.device, changes: dict[str, Any] | None = None
 ) -> tuple[Recipe, str]:
-    """The recipe of a training, and a line that says why it is in float32 although the recipe prefers bfloat16.
+    """The recipe of a training, and a line with the reason if it uses float32 although the recipe prefers bfloat16.
 
     A precision that the user names is never replaced.
     """

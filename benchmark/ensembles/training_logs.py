@@ -13,8 +13,8 @@ from defenses.errors import BadInput
 from defenses.registry import did_you_mean
 
 FOLDERS = {"tensorboard": "tensorboard", "mlflow": "mlruns"}
-"""Kinds of logs, by their packages, and where each is in the folder of an ensemble; MLflow's, unless
-MLFLOW_TRACKING_URI is set."""
+"""Kind of log (the name of its package) to its place in the folder of an ensemble. If MLFLOW_TRACKING_URI is set,
+MLflow uses it instead."""
 
 
 class TrainingLog(Protocol):
@@ -66,7 +66,7 @@ class _TensorBoard(TrainingLog):
     def __init__(self, path: Path, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # points of an epoch that was begun and lost are hidden
+        # hides the points of a lost epoch
         self.writer = SummaryWriter(str(path), purge_step=done + 1)
 
     def epoch(self, row: dict[str, Any]) -> None:

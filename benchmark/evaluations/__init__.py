@@ -22,4 +22,4 @@ EVALUATIONS: tuple[tuple[type[Task], type[Section]], ...] = (
 )
 """Every evaluation, in the order of a report."""
 TASKS = {task.evaluation: task for task, _ in EVALUATIONS}
-"""Tasks by the name that files have for their evaluation."""
+"""Tasks by the name of their evaluation in files."""

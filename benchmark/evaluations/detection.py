@@ -33,7 +33,7 @@ SCORES = {
     "entropy": "minus the entropy of the ensemble's prediction",
     "agreement": "share of the members that predict what the ensemble predicts",
 }
-"""Each is high for what looks normal, so a detector raises its alarm below a threshold."""
+"""Each score is high for normal images, so a detector raises its alarm below a threshold."""
 
 
 def scores(logits: Tensor, labels: Tensor, rule: Combination) -> dict[str, Tensor]:
@@ -63,7 +63,7 @@ class Detection(Task):
     named: NamedAttack | None
     """None for clean images."""
     compared: int | None = None
-    """Of clean images: the first so many are compared with adversarial ones, the others fix the threshold."""
+    """Number of first clean images that are compared with adversarial images; the others set the threshold."""
 
     @property
     def attack(self) -> NamedAttack | None:
@@ -119,7 +119,7 @@ class Detection(Task):
 
 @dataclass(frozen=True)
 class DetectionSection(AttackSection):
-    """``[grid.detection]``: clean images, and the same number under each attack."""
+    """``[grid.detection]``: clean images, and half as many images under each attack."""
 
     key: ClassVar[str] = "detection"
     title: ClassVar[str] = "detection"

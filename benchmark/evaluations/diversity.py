@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from benchmark.harness.subject import Subject
 
 MAPPED = 1000
-"""Images whose features are mapped to the plane, as in the paper's Fig. 4."""
+"""Number of images whose features are mapped to the plane, as in the paper's Fig. 4."""
 FEWEST = 4
-"""Fewer images than this have no neighbourhoods to map."""
+"""Smallest number of images for t-SNE: fewer have no neighbourhoods to map."""
 SHOWN = 12
-"""Images whose predictions are kept in full, for the geometry picture."""
+"""Number of images whose predictions are kept in full, for the geometry figure."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _planes(subject: Subject, count: int, seed: int) -> list[NDArray[np.float32]
     import torch
     from sklearn.manifold import TSNE
 
-    members = [subject.ensemble.member(k) for k in range(len(subject.ensemble))]  # whose features may differ in size
+    members = [subject.ensemble.member(k) for k in range(len(subject.ensemble))]  # feature sizes may differ
     batches = subject.images[:count].split(500)
     with torch.no_grad():
         features = [torch.cat([member.member_features(images)[0].cpu() for images in batches]) for member in members]

@@ -10,11 +10,11 @@ from defenses.errors import BadInput
 from defenses.registry import did_you_mean
 
 KINDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
-"""What to call a value of TOML."""
+"""Names of the types of TOML values."""
 
 
 class PresetTable:
-    """One table of a preset and where it stands, such as ``mine.toml, grid 1``."""
+    """One table of a preset and its place, such as ``mine.toml, grid 1``."""
 
     def __init__(self, content: Mapping[str, Any], place: str) -> None:
         self.content, self.place = content, place

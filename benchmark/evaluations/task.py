@@ -48,7 +48,7 @@ class Written(NamedTuple):
     library_version: str
     settings: dict[str, Any]
     tier: str
-    """Also ``clean`` and ``black-box``, which are no tiers."""
+    """A tier, or ``clean`` or ``black-box``, which are not tiers."""
     bound: str = ""
     shared_images: bool | None = None
     """Whether a cell of tier strict has the images of tier paper; None in files of the first version."""
@@ -70,7 +70,7 @@ class Task:
 
     @property
     def attack(self) -> NamedAttack | None:
-        """The one attack of the task; None where there is none, or a whole suite."""
+        """The attack of the task; None without an attack, or with a suite of attacks."""
         return None
 
     @property
@@ -90,7 +90,7 @@ class Task:
 
     @property
     def group(self) -> str:
-        """The part of a table with its row: a tier, or the name of the evaluation."""
+        """The part of a table that has its row: a tier, or the name of the evaluation."""
         return self.tier or self.evaluation
 
     @property
@@ -177,9 +177,9 @@ def written_none(settings: dict[str, Any], tier: str) -> Written:
 
 
 def read_attack(written: Written, *extra: str) -> NamedAttack:
-    """The attack that a file describes; ``extra`` settings are not the attack's.
+    """The attack that a file describes; the settings ``extra`` do not belong to the attack.
 
-    An attack that is no longer registered, or has other parameters today, is a `RecordedAttack`.
+    An attack that is no longer registered, or whose parameters changed, is a `RecordedAttack`.
     """
     settings = {key: value for key, value in written.settings.items() if key not in extra}
     asked = read_asked(settings.pop(BOUND, None))
@@ -239,14 +239,14 @@ class Planned(NamedTuple):
     task: Task
     samples: int
     published: float | None = None
-    """The paper's accuracy in percent, where it has one."""
+    """The paper's accuracy in percent; None if the paper has none."""
     whole: bool = False
     """Whether all images are one batch."""
 
 
 @dataclass(frozen=True)
 class Amount:
-    """Numbers of images: for a reasonable time on a CPU, and as in the paper; 0 means all."""
+    """Numbers of images: one for a reasonable time on a CPU, and one as in the paper; 0 means all images."""
 
     keys: ClassVar[tuple[str, ...]] = ("samples", "paper_samples")
     """Its keys in a preset."""
@@ -261,7 +261,7 @@ class Amount:
 
 
 EVERYTHING = Amount()
-"""All images there are."""
+"""All images."""
 
 
 @dataclass(frozen=True)
@@ -272,14 +272,14 @@ class Setting:
     classes: int
     tiers: tuple[Tier, ...]
     rows: tuple[NamedAttack, ...]
-    """Attacks of the white-box rows that tier strong may look at."""
+    """Attacks of the white-box rows from which tier strong takes its bounds."""
     images: Callable[[Amount], int]
     """The number of images to take."""
     test_size: int
     published: Callable[[NamedAttack | None, str], float | None]
-    """The paper's number for an attack, or without one for a classifier."""
+    """The paper's accuracy for an attack; without an attack, for a classifier."""
     surrogate: str | None = None
-    """Weights of the ensemble that black-box attacks are made on."""
+    """Hash of the weights of the surrogate ensemble for black-box attacks."""
     reduced: bool = False
     """Whether tier strong begins with a pass in bfloat16."""
 
@@ -290,11 +290,11 @@ class Choice:
 
     attacks: tuple[str, ...]
     has_rows: bool
-    """Whether the grid has white-box rows: naming attacks then asks for these."""
+    """Whether the grid has white-box rows; named attacks then select only these rows."""
     names: frozenset[str]
-    """Attacks that any section of the grid has."""
+    """Names of the attacks in all sections of the grid."""
     has_clean: bool = False
-    """Whether the grid has a row without an attack, which ``none`` names."""
+    """Whether the grid has a row without an attack; its name is ``none``."""
     surrogate: str | None = None
 
 
@@ -305,7 +305,7 @@ class Section:
     key: ClassVar[str]
     """Its key in a preset."""
     title: ClassVar[str]
-    """What to call it where its number of images is told."""
+    """Its name in messages about numbers of images."""
     compared: ClassVar[bool] = False
     """Whether `adp-bench compare` runs it."""
 
@@ -325,7 +325,7 @@ class Section:
         """Read the section from a preset's table."""
 
     def narrow(self, choice: Choice) -> Section | None:
-        """The section with the attacks that the user chose; None when nothing of it is left."""
+        """The section with the attacks that the user chose; None if nothing is left."""
         return None if choice.attacks else self
 
     @abstractmethod

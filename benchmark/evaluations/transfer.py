@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transfer(Task):
-    """An attack on one member and all images, untargeted from the true labels or towards random targets."""
+    """An attack on one member, with all images: untargeted with true labels, or towards random targets."""
 
     evaluation: ClassVar[str] = "transfer"
     records: ClassVar[Schema] = RECORDS.plus(
@@ -113,7 +113,7 @@ class Transfer(Task):
 
 
 def aimed(named: NamedAttack, targeted: bool) -> NamedAttack:
-    """The attack away from the label, or towards a target."""
+    """The targeted or the untargeted form of the attack."""
     return replace(named, attack=named.attack.aimed(targeted))
 
 

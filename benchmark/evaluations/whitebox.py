@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from benchmark.harness.subject import Subject
 
 SHOWN = 5
-"""Images of every cell that are kept for a look."""
+"""Number of adversarial images of every cell that are kept for display."""
 LOOKED_AT = 32
-"""They are among the first so many test images, whose clean pixels a run keeps once."""
+"""The displayed images are among this many first test images, whose clean pixels a run keeps once."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class WhiteBox(Task):
     rules: Tier
     """Tier paper or strict."""
     shared_images: bool = False
-    """In tier strict: whether the images are those that tier paper makes, which the cell of that tier has."""
+    """In tier strict, whether the cell has the same adversarial images as the cell of tier paper."""
 
     @property
     def attack(self) -> NamedAttack:
@@ -74,7 +74,7 @@ class WhiteBox(Task):
     def read(cls, written: Written) -> WhiteBox:
         named, tier = read_attack(written), check_tier(written.tier)
         shared = written.shared_images
-        if shared is None:  # the first version did not write it down
+        if shared is None:  # files of the first version do not say
             shared = tier == "strict" and named.attack.same_in_tiers
         return cls(named, tier, shared)
 
@@ -93,14 +93,14 @@ class WhiteBox(Task):
         crafted = None
         if len(rows):
             predicted_label = paper and attack.paper_labels == "predicted"
-            known = np.where(clean < 0, labels, clean)  # where the model predicts nothing, there is only the true label
+            known = np.where(clean < 0, labels, clean)  # without a prediction, the true label
             given = (targets if targets is not None else known if predicted_label else labels)[rows]
             output = attack.paper_output if paper else "log-probabilities"
             images = subject.images[span.rows][rows]
             crafted = craft(subject.fast, self.named, images, given, span.first, seed, output, rows, subject.report)
             outputs = subject.outputs[span.rows][rows]
             judged = judge(subject, outputs, crafted.images, labels[rows], given, attack.wants_target)
-            # the better of two images of a randomised model: without randomness the attacked ones were right
+            # for a randomised model, keep the better of two images; without randomness, all attacked images were right
             better = np.full(len(rows), True) if paper else judged.right <= before[rows]
             crafted = crafted.kept(images, better)
             prediction[rows[better]], right[rows[better]] = judged.predictions[better], judged.right[better]
@@ -158,7 +158,7 @@ def add_successes(frame: pd.DataFrame, images: dict[int, Any]) -> None:
 
 
 NO_ATTACK = "none"
-"""Stands for clean accuracy among the attacks of a preset."""
+"""The entry for clean accuracy among the attacks of a preset."""
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,11 @@ class Row:
     named: NamedAttack
     amount: Amount
     tiers: tuple[Tier, ...] = ()
-    """Only these tiers; empty takes the grid's."""
+    """Only these tiers of the grid; all of them if empty."""
 
 
 def rows_of(table: PresetTable) -> list[PresetTable]:
-    """The list ``attacks`` of a grid, row by row; a text stands for its spec."""
+    """The list ``attacks`` of a grid, row by row; a text stands for a row with this spec."""
     rows = table.tables("attacks", plain="spec")
     for row in rows:
         row.only("spec", "tiers", *Amount.keys)
@@ -189,7 +189,7 @@ def _row(item: PresetTable) -> Row:
 
 @dataclass(frozen=True)
 class WhiteBoxSection(Section):
-    """The list ``attacks`` of a preset, its entry ``none`` aside."""
+    """The list ``attacks`` of a preset, without its entry ``none``."""
 
     key: ClassVar[str] = "attacks"
     title: ClassVar[str] = "white-box"
@@ -210,7 +210,7 @@ class WhiteBoxSection(Section):
         return cls(tuple(_row(item) for item in rows_of(table) if item.text("spec") != NO_ATTACK))
 
     def narrow(self, choice: Choice) -> Section | None:
-        """``fgsm`` selects the rows of that name; a full spec stays as it is, with that name's number of images."""
+        """``fgsm`` selects the rows of that name; a full spec is kept, with that name's number of images."""
         if not choice.attacks:
             return self
         chosen: list[Row] = []

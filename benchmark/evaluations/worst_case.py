@@ -68,9 +68,9 @@ SUITES: dict[str, tuple[str, ...]] = {
         "square({ball},queries=300)",
     ),
 }
-"""Attacks in the order they run: cheap ones, ones that leave fooled images alone, then the rest of the reference
-AutoAttack; docs/tiers.md has the evidence. ``full`` is the tier; ``quick`` is its sketch, for data where robustness is
-not the question."""
+"""Attacks in the order of execution: cheap attacks, attacks that stop on fooled images, then the rest of the reference
+AutoAttack; docs/tiers.md has the evidence. ``full`` is the tier; ``quick`` is a shorter suite, for data where
+robustness is not the question."""
 SUITES_IN_L2_AND_L1: dict[str, tuple[str, ...]] = {
     "full": (
         "pgd({ball})",
@@ -93,17 +93,17 @@ SUITES_IN_L2_AND_L1: dict[str, tuple[str, ...]] = {
         "square({ball},queries=300)",
     ),
 }
-"""The same without the attacks that exist in L∞ alone."""
+"""The suites for L2 and L1, without the attacks that exist only in L∞."""
 FIRST_PASS = (
     "pgd@native({ball},steps=50,step_size={step})",
     "pgd@native({ball},steps=50,step_size={step},loss=margin)",
     "mora({ball},targets=0)",
 )
-"""The pass in bfloat16 that ``--acceleration reduced`` puts before a suite: attacks that leave fooled images alone."""
+"""The pass in bfloat16 that ``--acceleration reduced`` puts before a suite: attacks that stop on fooled images."""
 NORMS_OF_SUITES = ("linf", "l2", "l1")
-"""Norms that the suites have attacks for."""
+"""Norms with suites."""
 MANY_CLASSES = 10
-"""Enough for every attack of the suites."""
+"""A number of classes that is enough for every attack of the suites."""
 
 
 IN_BFLOAT16 = " in bfloat16"
@@ -156,7 +156,7 @@ def read_stage(text: str) -> Stage:
         raise BadInput(f"cannot read the stage {text!r} of a worst case; choose another --out")
     try:
         named = replace(parse_attack(match["attack"]), version=match["version"])
-    except BadInput:  # no longer registered, or with other parameters today
+    except BadInput:  # no longer registered, or its parameters changed
         spec = re.fullmatch(r"(?P<name>[^@(]+)@?(?P<library>[^(]*)\(?(?P<parameters>[^)]*)\)?", match["attack"])
         assert spec is not None
         recorded = recorded_class(spec["name"])(spec["parameters"], ())
@@ -211,7 +211,7 @@ def _in_ball(templates: Iterable[str], bound: Bound, **others: int) -> Iterator[
 
 def remark(suite: str, classes: int) -> str:
     """A message about attacks of the suite that need more classes; empty if there are none."""
-    bound = Bound("linf", 0.1)  # any: the names are asked for
+    bound = Bound("linf", 0.1)  # any bound: only the names count
     kept = {stage.named.name for stage in stages(suite, bound, 1, classes)}
     names = [stage.named.name for stage in stages(suite, bound, 1, MANY_CLASSES) if stage.named.name not in kept]
     return without("tier strong", names, classes)
@@ -272,7 +272,7 @@ class WorstCase(Task):
     @property
     def used(self) -> dict[str, str]:
         libraries = dict.fromkeys(f"{named.library} {named.version}" for named in self.attacks)
-        shared = [stage for stage in self.stages if stage.member is None]  # a network by itself has no members
+        shared = [stage for stage in self.stages if stage.member is None]  # a single network has no member stages
         return {"libraries": ", ".join(libraries), "attacks": _lineup(shared)}
 
     @property
@@ -313,7 +313,7 @@ class WorstCase(Task):
         survivors = np.flatnonzero(attacked)
         prediction = clean.copy()
         found: dict[str, Any] = {name: np.zeros(span.size, dtype=bool) for name in (*FLAGS, "undefined")}
-        found["unmoved"] = attacked.copy()  # until some attack moves it
+        found["unmoved"] = attacked.copy()  # until an attack moves the image
         found |= {name: np.zeros(span.size) for name in NORMS}
         broken_at = np.full(span.size, -1)
         log: list[list[dict[str, Any]]] = [[] for _ in range(span.size)]
@@ -415,7 +415,7 @@ def from_wide(records: pd.DataFrame) -> pd.DataFrame:
 
 
 USUAL = Amount(samples=200)
-"""Where a preset does not say otherwise."""
+"""The default for a preset."""
 
 
 @dataclass(frozen=True)

@@ -27,16 +27,16 @@ MODES = {
     "reduced": "attack the folded copy; tier strong first makes a short pass in bfloat16",
 }
 COPIES = {**{mode: mode for mode in MODES}, "reduced": "folded"}
-"""Mode to the copy that attacks in float32 see: a cell's identity has this name."""
+"""Mode to the name of the copy that float32 attacks run on; the name is part of a cell's identity."""
 TOLERANCE = 1e-4
 """Largest difference of log-probabilities at which the fast copy still counts as the same ensemble."""
 SIGNS = 0.999
-"""Share of the scalars of a few images on which an FGSM step must go the same way."""
+"""Smallest share of scalars, over a few images, whose gradients have the same sign in the model and its copy."""
 PROBED = 16
-"""Images whose gradients, or times, are compared."""
+"""Number of images for comparisons of gradients and of speed."""
 DEAD = 1e-20
-"""Smallest weight that is kept. Weight decay shrinks the filters of dead channels without end; what they multiply
-becomes subnormal, which a CPU works out a hundred times slower, and is lost in the sums it goes into."""
+"""Smallest weight that is kept. Weight decay shrinks the filters of dead channels without end. Their products become
+subnormal: a CPU computes them a hundred times slower, and they are lost in the sums."""
 
 
 def check_mode(mode: str) -> str:
@@ -70,12 +70,12 @@ def accelerated(
                 wanted = model(probe.clone())
         signs = _signs(model, probe[:PROBED], wanted[:PROBED].argmax(-1))
         ours = all(isinstance(member, ResidualNetwork) for member in members)
-        for channels_last in (True,) if ours else (True, False):  # a network of unknown make may not bear it
+        for channels_last in (True,) if ours else (True, False):  # other networks may fail in this layout
             fast = _copy(model, channels_last)
             difference = _difference(fast, probe, wanted, signs)
             if not difference:
                 return _compiled(fast, probe, wanted, signs, say) if mode == "compiled" else fast
-    except Exception as error:  # whatever copying or tracing somebody's code may raise
+    except Exception as error:  # copying or tracing foreign code may raise anything
         difference = f"cannot be made ({type(error).__name__}: {first_line(error):.100})"
     kind = "ensemble" if isinstance(model, Ensemble) else "model"
     say(f"the fast copy {difference}; the {kind} itself is attacked, which takes longer")
@@ -86,7 +86,7 @@ def _compiled(fast: nn.Module, probe: Tensor, wanted: Tensor, signs: Tensor, say
     """The compiled fast copy; the fast copy itself if compiling fails or changes the results."""
     compiled = copy.deepcopy(fast)
     for member in _members(compiled):
-        member.compile(dynamic=True)  # survivors become fewer: one program for every batch size
+        member.compile(dynamic=True)  # the number of survivors falls: one program for all batch sizes
     difference = _difference(compiled, probe, wanted, signs)
     if difference:
         say(f"the compiled copy {difference}; the folded copy is used instead")
@@ -126,11 +126,11 @@ def _speed(short: nn.Module, model: nn.Module, images: Tensor) -> float:
     """Speed of a copy relative to the model, in gradients; the best of three alternating measurements."""
     best = dict.fromkeys((short, model), float("inf"))
     labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
-    clock = time.process_time if images.device.type == "cpu" else time.perf_counter  # cores may be shared with others
+    clock = time.process_time if images.device.type == "cpu" else time.perf_counter  # cores may be shared
     for _ in range(3):
         for one in best:
             began = clock()
-            _signs(one, images, labels).sum().item()  # a GPU has finished then
+            _signs(one, images, labels).sum().item()  # item() waits for the GPU
             best[one] = min(best[one], clock() - began)
     return best[model] / best[short]
 
@@ -141,13 +141,13 @@ def _members(model: nn.Module) -> list[nn.Module]:
 
 
 def _foldable(member: nn.Module) -> bool:
-    """Our own networks, and others with batch norm to fold."""
+    """True for the networks of this project, and for others with batch norm."""
     return isinstance(member, ResidualNetwork) or any(isinstance(part, nn.BatchNorm2d) for part in member.modules())
 
 
 @torch.no_grad()
 def _copy(model: nn.Module, channels_last: bool) -> nn.Module:
-    """A copy with batch norm folded; our own networks are always channels-last."""
+    """A copy with batch norm folded; the networks of this project are always channels-last."""
     fast = copy.deepcopy(model).eval()
     folded = [_folded(member, channels_last) for member in _members(fast)]
     if isinstance(fast, Ensemble):
@@ -171,7 +171,7 @@ def _fused(module: nn.Module) -> nn.Module:
     """Fold by the graph of the whole module; if it cannot be traced, by the graphs of its parts."""
     try:
         return fuse(module)
-    except Exception:  # whatever tracing somebody's code may raise
+    except Exception:  # tracing foreign code may raise anything
         for name, part in module.named_children():
             if _foldable(part):
                 setattr(module, name, _fused(part))
@@ -207,16 +207,16 @@ def _fold(network: nn.Module) -> None:
 def _difference(fast: nn.Module, probe: Tensor, wanted: Tensor, signs: Tensor) -> str:
     """The difference between a copy and the model on a few images, in words; empty if there is none."""
     try:
-        with torch.no_grad(), redirect_stderr(StringIO()):  # a graph that fails would print its code
+        with torch.no_grad(), redirect_stderr(StringIO()):  # a graph that fails prints its code
             found = fast(probe.clone())
         largest = (wanted.log_softmax(-1) - found.log_softmax(-1)).abs().max()
-        if not largest <= TOLERANCE:  # also when it is not a number
+        if not largest <= TOLERANCE:  # also true for NaN
             return f"gives log-probabilities that differ by {largest:.1g}"
         labels = wanted.argmax(-1)
         if not torch.equal(labels, found.argmax(-1)):
             return "predicts other classes"
         same = (signs == _signs(fast, probe[:PROBED], labels[:PROBED])).float().mean()
-    except Exception as error:  # whatever a compiler may raise, or a graph that lost what code decides while it runs
+    except Exception as error:  # a compiler may raise anything, as may a traced graph without run-time decisions
         return f"fails ({type(error).__name__}: {first_line(error):.100})"
     return "" if same >= SIGNS else f"has gradients of another sign on {1 - same:.1%} of the scalars"
 

@@ -24,7 +24,7 @@ from benchmark.harness.subject import Classes, Subject
 from benchmark.harness.verification import norms, verify
 
 LOOKED_AT_TWICE = 4
-"""Images of a batch that the model judges twice: an output that is drawn at random differs on every one."""
+"""Number of images per batch that the model classifies twice: a random output differs on every image."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ def craft(
     places = range(len(images)) if rows is None else rows.tolist()
     draws = [(seed, named.text, first + place) for place in places]
     attacked = AttackedModel(model, output, draws, images, lambda seen: report(_so_far(named, seen, images)), named.eot)
-    backend = named.backend()  # the clock starts when the library is imported
+    backend = named.backend()  # imports the library before the clock starts
     began = time.perf_counter()
     with unchanged(model, named.text), seeded(seed, named.text, first), torch.cuda.device_of(images):
         raw = backend(attacked, images.clone(), torch.from_numpy(given).to(images.device), named.attack)
     seconds = time.perf_counter() - began
     checked = verify(images, raw.to(images.device), named.bound)
     dead = attacked.dead_gradient
-    if dead is None or len(dead) != len(images):  # the attack never asked for the gradient of the whole batch
+    if dead is None or len(dead) != len(images):  # no gradient, or the first one was not for the whole batch
         dead = torch.zeros(len(images), dtype=torch.bool)
     assert attacked.left is not None and attacked.undefined is not None
     unmoved = ~checked.moved
@@ -115,9 +115,9 @@ class Judged:
 
     predictions: Classes
     right: NDArray[np.float64]
-    """Probability of a right prediction: 0 or 1, unless the model is randomised."""
+    """Probability of a correct prediction: 0 or 1, unless the model is randomised."""
     found: dict[str, NDArray[np.bool_]]
-    """What is odd about it."""
+    """The findings ``unstable`` and ``wrong_way`` of each image; see `judge`."""
 
 
 def judge(
@@ -125,7 +125,7 @@ def judge(
 ) -> Judged:
     """The model's predictions for adversarial images, with two checks; ``clean`` is its output for the clean images.
 
-    ``unstable``: a second forward pass on the same pixels gives another output; only the first few images get one.
+    ``unstable``: a second forward pass on the same pixels gives another output; only the first few images are checked.
     ``wrong_way``: the margin of the given class moved against the attack's goal.
     """
     model = subject.ensemble
@@ -136,7 +136,7 @@ def judge(
     stable = torch.isclose(once[:LOOKED_AT_TWICE], again, rtol=1e-3, atol=1e-4, equal_nan=True)
     unstable[:LOOKED_AT_TWICE] = ~stable.all(-1)
     classes = torch.from_numpy(given)
-    rise = margin(clean, classes) - margin(after, classes)  # the loss falls where the given class gains
+    rise = margin(clean, classes) - margin(after, classes)  # above 0 if the given class gained
     wrong_way = rise < 0 if targeted else rise > 0
     return Judged(predicted(after), right, {"unstable": unstable.numpy(), "wrong_way": wrong_way.numpy()})
 

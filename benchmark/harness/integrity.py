@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from defenses.errors import RunFailed
 
 TABLES = tuple(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
-"""Where a module keeps its parameters, buffers, parts and hooks of every kind."""
+"""Attributes in which a module keeps its parameters, buffers, parts and hooks of every kind."""
 
 
 class ModelChanged(RunFailed):
@@ -44,7 +44,7 @@ class _Module:
         self.functions = _functions(own)
         found = {name: own.get(name) for name in TABLES}
         self.tables = {name: (table, dict(table)) for name, table in found.items() if isinstance(table, dict)}
-        """Without those of a compiled program, whose parts nobody can exchange."""
+        """Without the tables of a compiled program, whose parts cannot be replaced."""
         self.tensors = [
             (name, tensor, tensor.detach().clone(), tensor.requires_grad)
             for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
@@ -96,4 +96,4 @@ def _same(one: Tensor, other: Tensor) -> bool:
         return True
     return bool(
         one.isnan().equal(other.isnan()) and one.nan_to_num().equal(other.nan_to_num())
-    )  # NaN is no NaN's equal
+    )  # NaN does not equal NaN

@@ -17,9 +17,9 @@ from defenses.members.ensemble import Ensemble, evaluation_mode
 from defenses.members.subnormals import subnormals_as_zero
 
 DRAWS = 20
-"""Predictions of every image by which a model is judged whose output is random."""
+"""Number of predictions per image for a model with random output."""
 NO_CLASS = -1
-"""What a model predicts whose output is not a number."""
+"""Predicted class for an output with NaN."""
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def _usual_numbers() -> Iterator[None]:
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Full float32 precision inside the block: GPUs may round the inputs of convolutions to TF32, with ten bits."""
+    """Full float32 precision inside the block: GPUs may round the inputs of convolutions to TF32 (ten bits)."""
     backends: Any = torch.backends
     full: bool | str
     places, name, full = [backends.cudnn, backends.cuda.matmul], "allow_tf32", False  # torch before 2.9
@@ -108,5 +108,5 @@ def is_random(model: nn.Module, images: Tensor) -> bool:
 @torch.no_grad()
 def outputs(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
     """The outputs of the model for images, (N, L), on the CPU."""
-    parts = (part.clone() for part in images.split(batch_size))  # a model may write into what it is given
+    parts = (part.clone() for part in images.split(batch_size))  # a model may change its input in place
     return torch.cat([model(part).cpu() for part in parts])

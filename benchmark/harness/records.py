@@ -14,15 +14,15 @@ import numpy as np
 import pandas as pd
 
 FLAGS = ("unmoved", "not_finite", "out_of_box", "out_of_ball", "zero_gradient")
-"""What verification found on an image."""
+"""Findings of the verification of an image."""
 JUDGED = ("unstable", "wrong_way", "never_left", "undefined")
-"""What the judges of an attack found; null where nobody looked."""
+"""Findings of the checks of an attack; null if an image was not checked."""
 NORMS = ("linf", "l2", "l1", "l0")
 COSTS = ("forwards", "backwards", "seconds")
 PICTURES = ("image_adversarial", "shape", "members")
-"""For a look at the first attacked images; the store keeps them in a file of their own."""
+"""Columns for the display of the first attacked images; the store keeps them in a separate file."""
 SUCCESSES = ("adversarial", "adversarial_shape")
-"""Adversarial images that fool the ensemble, in full precision; the store keeps them in a file of their own."""
+"""Adversarial images that fool the ensemble, in full precision; the store keeps them in a separate file."""
 
 
 class Span(NamedTuple):
@@ -77,9 +77,9 @@ class Schema:
 
     def _default(self, column: Column, records: pd.DataFrame) -> Any:
         kind: Any = column.kind
-        if column.name == "adversarial_prediction":  # without an attack, what the clean image was taken for
+        if column.name == "adversarial_prediction":  # without an attack, that of the clean image
             return records["clean_prediction"].astype(kind)
-        if column.name in CERTAIN:  # without randomness, what happens has probability 1
+        if column.name in CERTAIN:  # without randomness, probabilities are 0 or 1
             return CERTAIN[column.name](records).astype(kind)
         if column.default is None:
             raise ValueError(f"the records have no column {column.name!r}, which every record needs")
@@ -125,7 +125,7 @@ def judged(records: pd.DataFrame, name: str) -> pd.Series[bool] | None:
 
 
 def was_right(records: pd.DataFrame) -> pd.Series[bool]:
-    """Images that were classified correctly before the attack; of a randomised model, by its expected output."""
+    """Images that were classified correctly before the attack; for a randomised model, by its expected output."""
     return records["clean_prediction"] == records["label"]
 
 

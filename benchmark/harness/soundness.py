@@ -12,11 +12,11 @@ from defenses.errors import BadInput
 def _output(model: nn.Module, images: Tensor) -> Tensor:
     """The logits of the model for some images; BadInput if the model fails or the shape is wrong."""
     try:
-        output = model(images.clone())  # a model may write into what it is given
+        output = model(images.clone())  # a model may change its input in place
     except BadInput:
         raise
     except Exception as error:
-        words = (str(error).strip() or type(error).__name__).splitlines()[-1]  # TorchScript says the cause last
+        words = (str(error).strip() or type(error).__name__).splitlines()[-1]  # TorchScript puts the cause last
         what = f"{len(images)} images of shape {tuple(images.shape[1:])}"
         raise BadInput(f"the model fails on {what} ({words:.200}); {_remedy(model, images, words)}") from error
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(images):
@@ -48,7 +48,7 @@ def batch_outputs(model: nn.Module, images: Tensor, batch_size: int) -> Tensor:
 
 
 def check_outside(model: nn.Module, images: Tensor, classes: int) -> None:
-    """Check that a model from outside fits the dataset, accepts any batch size, and has gradients."""
+    """Check that an external model fits the dataset, accepts any batch size, and has gradients."""
     found = check_model(model, images, torch.zeros(0, dtype=torch.int64))
     if found != classes:
         raise BadInput(f"the model gives {found} classes; the dataset has {classes}; choose another model or dataset")

@@ -21,7 +21,7 @@ from defenses.members.images import LabelledImages
 
 Classes = NDArray[np.int64]
 LOOKED_AT = 8
-"""Images by which a model shows whether its output is random."""
+"""Number of images for the test whether a model's output is random."""
 
 
 @dataclass(frozen=True)
@@ -30,25 +30,25 @@ class Subject:
 
     ensemble: Ensemble
     fast: nn.Module
-    """A copy made for speed, which attacks see; the ensemble itself judges the result."""
+    """The fast copy that attacks run on; the ensemble itself classifies their images."""
     images: Tensor
     labels: Classes
     logits: Tensor
     """Member logits of the clean images, (K, N, L), on the CPU."""
     outputs: Tensor
-    """What the ensemble itself gives for the clean images, (N, L), on the CPU."""
+    """Outputs of the ensemble itself for the clean images, (N, L), on the CPU."""
     surrogate: nn.Module | None
     """Another ensemble, trained by the attacker, for black-box attacks."""
     say: Callable[[str], None] = lambda words: None
-    """Told of a copy that is not what was hoped for."""
+    """Gets a message if a fast copy cannot be used or is not faster."""
     report: Callable[[str], None] = lambda words: None
-    """Told what is being done, by evaluations of many parts."""
+    """Gets messages about the progress of attacks and suites."""
     keep_images: bool = False
-    """Adversarial images that fool the ensemble are kept with the records."""
+    """Whether the adversarial images that fool the ensemble are kept with the records."""
     draws: int = 1
-    """Predictions of each image by which it is judged: more than 1 where the output of the ensemble is random."""
+    """Number of predictions per image; more than 1 if the output of the ensemble is random."""
     expected: NDArray[np.float64] | None = None
-    """Of a randomised ensemble: the probability of a right prediction of each clean image."""
+    """For a randomised ensemble, the probability of a correct prediction for each clean image."""
 
     @cached_property
     def p_clean(self) -> NDArray[np.float64]:
@@ -82,16 +82,16 @@ class Material:
     ensemble: Ensemble
     surrogate: Ensemble | None
     test: LabelledImages
-    """The first test images in the order of its cells, as many as any of its cells needs."""
+    """The first test images in the order of the cells, enough for the largest cell."""
     batch_size: int
     device: torch.device
     keep_images: bool
     acceleration: str
-    """How the copy that is attacked is made: one of `benchmark.harness.acceleration.MODES`."""
+    """How the attacked copy is made: one of `benchmark.harness.acceleration.MODES`."""
     spec: str = ""
-    """The defense spec or checkpoint that the ensemble was loaded by."""
+    """The defense spec or checkpoint from which the ensemble was loaded."""
     trust: bool = False
-    """Whether that may be a program."""
+    """Whether the checkpoint may be a program."""
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def check_tier(tier: str) -> Tier:
 
 
 def as_strict(records: pd.DataFrame) -> pd.DataFrame:
-    """Records of tier ``paper`` by the rules of ``strict``, for an attack that gets the same input in both tiers.
+    """Convert records of tier ``paper`` to the rules of ``strict``, for an attack with the same input in both tiers.
 
     For a correctly classified image, the predicted label is the true label, so both tiers make the same adversarial
     image. A misclassified clean image counts as wrong and as not attacked. For a randomised model, the probability of

@@ -13,7 +13,7 @@ from defenses.members.doubles import in_float64
 TOLERANCE = 1e-6
 """How far a float32 attack may overshoot the box or an L∞ ball by rounding."""
 ROUNDING = 2.0**-23
-"""What rounding to float32 may move a scalar in [0, 1] by, when an attack adds a perturbation and clips."""
+"""Largest change of a scalar in [0, 1] by rounding to float32, when an attack adds a perturbation and clips."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def outside(clean: Tensor, images: Tensor, bound: Bound) -> Tensor:
     difference = (images - clean).flatten(1)
     if bound.norm == "linf":
         return difference.abs().amax(1) > bound.radius + TOLERANCE
-    if bound.norm == "l0":  # a scalar that rounding may have moved is not one that the attack changed
+    if bound.norm == "l0":  # a change within rounding error does not count
         return (difference.abs() > TOLERANCE).sum(1) > bound.radius
     scalars, relative = difference.shape[1], bound.radius * TOLERANCE
     if bound.norm == "l2":

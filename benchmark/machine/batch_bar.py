@@ -12,7 +12,7 @@ from benchmark.machine.clock import clock
 from benchmark.machine.terminal import visible
 
 PATIENCE = 2.0
-"""Seconds before a bar that was not asked for appears."""
+"""Seconds before a bar appears by default."""
 QUIET = 30.0
 """Seconds between two lines about one part."""
 

@@ -27,8 +27,8 @@ def describe_machine() -> dict[str, str | int]:
 
 
 WORKER_BYTES = 2**30
-"""Memory that a worker process is given room for: Python with PyTorch and the attack libraries takes half of it, the
-rest is for its copy of the ensemble, the images and a batch."""
+"""Memory reserved for a worker process. Python with PyTorch and the attack libraries takes half of it; the rest is for
+the worker's copy of the ensemble, the images and a batch."""
 
 
 def room_for_workers(threads: int) -> int:
@@ -56,7 +56,7 @@ def commit() -> str:
     Results that a run writes into the tree do not count as changes.
     """
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():  # an environment inside somebody else's repository has a commit that is not ours
+    if not (root / ".git").exists():  # inside another repository, git would give the commit of that one
         return ""
     try:
         head = _git(root, "rev-parse", "--short=12", "HEAD")

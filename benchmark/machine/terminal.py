@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 JOINERS = "\u200c\u200d"
-"""Parts of words and of emoji."""
+"""Not escaped: they are parts of words and of emoji."""
 
 
 def visible(text: object, keep: str = "") -> str:

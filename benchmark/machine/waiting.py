@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from threading import Timer
 
 PATIENCE = 1.0
-"""Seconds without a word that nobody minds."""
+"""Seconds of silence before the message."""
 
 
 def _to_standard_error(words: str) -> None:

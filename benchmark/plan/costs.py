@@ -13,7 +13,7 @@ from benchmark.cells.cell import Cell
 from benchmark.datasets.lookup import named
 
 CHECKS = FORWARD
-"""What the harness adds to every image: the adversarial one is looked at, and a few of a batch twice."""
+"""Cost of the harness's checks per image: the model judges each adversarial image, and a few of a batch twice."""
 
 
 def gradients(cell: Cell) -> float:

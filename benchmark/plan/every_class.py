@@ -18,7 +18,7 @@ from benchmark.plan.presets import Preset
 NAME = "every-class"
 IMAGES = 20
 GREY, COLOUR = "digits", "cifar10"
-"""Where classes are tried, and those that take images of three channels alone."""
+"""The dataset for most classes, and the dataset for classes that accept only images with three channels."""
 RADII: dict[str, dict[Norm, str]] = {
     GREY: {"linf": "0.2", "l2": "1", "l1": "4", "l0": "6"},
     COLOUR: {"linf": "0.01", "l2": "0.25", "l1": "5", "l0": "30"},
@@ -70,7 +70,7 @@ ARGUMENTS = {
     "foolbox:SpatialAttack": "bound=none",
     "foolbox:VirtualAdversarialAttack": "steps=5",
 }
-"""What is not left at the library's default: bounds that must be asked for, and less work where the default takes
+"""Arguments that differ from the library's defaults: bounds that a spec must give, and less work if the default takes
 long on twenty images."""
 
 
@@ -84,7 +84,7 @@ def tried(one: LibraryClass, dataset: str) -> NamedAttack:
         if "alpha" in one.parameters:  # torchattacks' default does not grow with eps
             arguments.append(f"alpha={float(radius) / 4:g}")
     elif facts.kind == "asked for" and "bound=" not in given:
-        arguments.append("bound=none")  # a class that is new to us
+        arguments.append("bound=none")  # a class without a bound in ARGUMENTS, such as a new one
     return parse_attack(f"{one.library}:{one.name}({','.join(arguments)})")
 
 
@@ -93,7 +93,7 @@ def every_class_preset(libraries: Sequence[str], defense: str, samples: int | No
     rows: dict[str, list[Row]] = {GREY: [], COLOUR: []}
     count = samples or IMAGES
     classes = [one for library in libraries or LIBRARIES for one in library_classes(library).values()]
-    for one in sorted(classes, key=lambda one: f"{one.library}:{one.name}" in ARGUMENTS):  # those that take long last
+    for one in sorted(classes, key=lambda one: f"{one.library}:{one.name}" in ARGUMENTS):  # slow ones last
         if not one.left_out:
             dataset = COLOUR if (one.library, one.name) in NEEDS_COLOUR else GREY
             rows[dataset].append(Row(tried(one, dataset), Amount(count, count)))

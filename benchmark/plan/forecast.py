@@ -27,7 +27,7 @@ from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, build_ensemble
 
 MEASURED = 500
-"""Images that the speed is measured on, at most: larger batches are hardly faster, and may not fit."""
+"""Largest batch for measuring the speed: larger batches are hardly faster, and may not fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def gradients_per_second(ensemble: Ensemble, grid: Grid, device: torch.device, a
             began = time.perf_counter()
             point = images.clone().requires_grad_()
             (gradient,) = torch.autograd.grad(model(point).amax(-1).sum(), point)
-            gradient.sum().item()  # a GPU has finished then
+            gradient.sum().item()  # waits until a GPU has finished
             times.append(time.perf_counter() - began)
     return size / min(times)
 
@@ -151,7 +151,7 @@ def _untrained(wanted: EnsembleRequest) -> Trained:
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    """Align the columns of a table; columns of numbers, which begin with a digit, to the right."""
+    """Align the columns of a table: numbers (they begin with a digit) to the right, text to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     right = [column[-1][:1].isdigit() for column in zip(*rows, strict=True)]
     return [

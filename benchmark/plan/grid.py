@@ -39,7 +39,7 @@ class Grid:
     batch_size: int
     sections: tuple[Section, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What to call a defense in tables, by its spec, where the user said so."""
+    """The user's labels for tables, by the spec of the defense."""
 
     def ensemble(self, spec: str, seed: int, trust: bool = False, accept_changed: bool = False) -> EnsembleRequest:
         """The ensemble of a defense in this grid."""
@@ -70,7 +70,7 @@ class Wish:
     """Specs, each with or without a label before it."""
     attacks: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
-    """Only these datasets of the preset, or the user's own instead."""
+    """The datasets to run: datasets of the preset, or the user's own datasets."""
     batch_size: int | None = None
     network: str = ""
     members: int | None = None
@@ -84,7 +84,7 @@ def narrow(preset: Preset, wish: Wish) -> Preset:
     if wish.batch_size is not None and not 1 <= wish.batch_size < 2**31:
         raise BadInput(f"--batch-size is {wish.batch_size}; it must lie between 1 and {2**31 - 1}")
     if wish.recipe:
-        find_recipe(wish.recipe, "tiny")  # an unknown name is refused, whatever the images
+        find_recipe(wish.recipe, "tiny")  # refuses an unknown name; the kind of images does not matter
     own = [spec for spec in wish.datasets if is_own(spec)]
     preset = replace(preset, grids=tuple(_grids_on(preset, own))) if own else preset
     held = list(dict.fromkeys(grid.dataset for grid in preset.grids))
@@ -108,7 +108,7 @@ def narrow(preset: Preset, wish: Wish) -> Preset:
 
 
 def _grids_on(preset: Preset, own: list[str]) -> Iterator[Grid]:
-    """The grids of a preset, and a copy for each of the user's datasets, from the grid with the most similar images."""
+    """The grids of a preset, and for each of the user's datasets copies of the grids with the most similar images."""
     yield from preset.grids
     for spec in own:
         about = find(spec)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from benchmark.plan.grid import Grid
 
 SPEC_MARKS = "(/\\:"
-"""A text with one of these before the first ``=`` has no label: they belong to a spec or a path."""
+"""A text with one of these characters before the first ``=`` has no label: they belong to a spec or a path."""
 
 
 def read_label(text: str) -> tuple[str, str]:
-    """Label and spec of ``Label=SPEC``; the label is empty where there is none."""
+    """Label and spec of ``Label=SPEC``; the label is empty if there is none."""
     label, equals, spec = (part.strip() for part in text.partition("="))
     if not equals or any(mark in label for mark in SPEC_MARKS) or _is_path(text):
         return "", text
@@ -52,7 +52,7 @@ class LabelledColumn:
     label: str
     ensemble: tuple[str, ...]
     fixed: bool
-    """False for the file name of a trained model: of two such columns, the second is called by its path."""
+    """False if the label is a trained model's file name; if two such labels are equal, the second becomes the path."""
 
     @classmethod
     def of(cls, grid: Grid, spec: str) -> LabelledColumn:

@@ -25,11 +25,11 @@ class Program:
     minutes: float
     """On one core, without training."""
     usual: dict[str, str]
-    """Parameters without a default, for attacks that are not listed."""
+    """Values of required parameters, for attacks that are not listed."""
     samples: int
     """Images for attacks that are not listed."""
     listed: dict[str, int]
-    """Spec to number of images; few where one of the libraries is slow, the same for all of them."""
+    """Spec to number of images, which is the same for every library, and small if one of them is slow."""
 
 
 _DIGITS = Program(
@@ -96,7 +96,7 @@ def crosscheck_preset(dataset: str, defense: str, asked: list[str], samples: int
     shared = _shared(program)
     attacks = dict(_asked(text, shared, program) for text in asked) if asked else shared
     rows = tuple(
-        # the same number of images on every device: paper_samples is what a GPU takes
+        # the same number of images on a CPU (samples) and on a GPU (paper_samples)
         Row(one, Amount(samples or images, samples or images))
         for named, images in attacks.items()
         for one in every_library(named)
@@ -118,7 +118,7 @@ def crosscheck_preset(dataset: str, defense: str, asked: list[str], samples: int
 
 
 def every_library(named: NamedAttack) -> list[NamedAttack]:
-    """The attack in each library that supports its settings, default first; a library's own class stays alone."""
+    """The attack in each library that supports its settings, default first; ``LIBRARY:CLASS`` is returned unchanged."""
     if named.attack.named_in_full:
         return [named]
     first = named.attack.usual_library
@@ -130,7 +130,7 @@ def every_library(named: NamedAttack) -> list[NamedAttack]:
 
 
 def _refuse_alone(attacks: list[NamedAttack]) -> None:
-    """Refuse an attack of one library or file if no other attack has its bound: it would have no comparison."""
+    """Refuse an attack of one library or file if no other attack has its bound: nothing is comparable with it."""
     for named in attacks:
         beside = [one for one in attacks if one != named and one.bound == named.bound]
         if named.attack.named_in_full and not beside:
@@ -168,11 +168,11 @@ def _shared(program: Program) -> dict[NamedAttack, int]:
 
 
 def _asked(text: str, shared: dict[NamedAttack, int], program: Program) -> tuple[NamedAttack, int]:
-    """A requested attack and its number of images: a name has the default setting, and a full spec stays as it is."""
+    """A requested attack and its number of images: a bare name gets the default setting, a full spec is kept."""
     own = {named.name: (named, samples) for named, samples in shared.items()}
     if text in own:
         return own[text]
-    if ":" in text.partition("(")[0]:  # of a library by its own name, or of a file
+    if ":" in text.partition("(")[0]:  # LIBRARY:CLASS or file.py:name
         return parse_attack(text), program.samples
     name, at, library = specs.parse(text, "attack").name.partition("@")
     if at:
@@ -180,7 +180,7 @@ def _asked(text: str, shared: dict[NamedAttack, int], program: Program) -> tuple
             f"attack {text!r} names a library, but every library is run; write {text.replace(at + library, '', 1)}"
         )
     libraries = list(ATTACKS.get(name).backends)
-    if len(libraries) > 1:  # of those, some lack the setting
+    if len(libraries) > 1:  # some of these libraries may not support the setting
         named = parse_attack(text)
         libraries = [one.library for one in every_library(named)]
     if len(libraries) == 1:

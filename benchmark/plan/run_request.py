@@ -21,7 +21,7 @@ class Request:
 
     preset: Preset
     samples: int | str | None
-    """A number of images, ``all`` for the paper's, or None for what suits the device."""
+    """A number of images, ``all`` for the paper's number, or None for a number that suits the device."""
     seeds: tuple[int, ...]
     device: torch.device
     out: Path
@@ -29,33 +29,33 @@ class Request:
     keep_images: bool = False
     """Keep every adversarial image that fools an ensemble."""
     acceleration: str = "folded"
-    """How the copy that is attacked is made."""
+    """How to make the copy that attacks see: one of `benchmark.harness.acceleration.MODES`."""
     surrogate: str | None = None
-    """Defense spec or checkpoint of the ensemble that black-box attacks are made on."""
+    """Defense spec or checkpoint of the surrogate of black-box attacks."""
     trust: bool = False
     """Whether models from outside may be programs, which can run code when they are loaded."""
     accept_changed: bool = False
-    """Whether to evaluate ensembles that another version of a defense's file trained."""
+    """Whether to evaluate ensembles that were trained with another version of a defense's file."""
     refusals: bool = False
-    """A setting that a library cannot honour is a row that says so, not the end of the run."""
+    """If a library refuses a setting, the row gives the reason and the run continues."""
     surrogate_label: str = ""
-    """What to call it, where the user said so."""
+    """The user's label of the surrogate; empty if there is none."""
     order: Preset | None = None
-    """The preset before it was narrowed: cells stand in its order."""
+    """The preset before it was narrowed; its order is the order of the cells."""
     until: Until | None = None
     """When to stop early; images then come in random order."""
     figures: str = ""
-    """A kind of file that figures are written as, beside SVG and PNG."""
+    """File type of figures in addition to SVG and PNG."""
     remarks: tuple[str, ...] = ()
-    """Lines to say before the first cell."""
+    """Lines to print before the first cell."""
 
     @property
     def taken(self) -> Order:
-        """In which order test images are taken."""
+        """The order of the test images."""
         return "shuffled" if self.until else "file"
 
     def images(self, amount: Amount, test_size: int) -> int:
-        """The number of test images to take, from the first on."""
+        """The number of test images, counted from the first."""
         if isinstance(self.samples, int):
             return self.samples
         everything = whole(amount, test_size)

@@ -18,7 +18,7 @@ from benchmark.machine.terminal import visible
 from benchmark.plan.costs import work
 
 QUIET = 30
-"""Seconds without a line, where there is no terminal, before a cell under way gets one."""
+"""Without a terminal, a running cell gets a line after this many seconds without a line."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class _Open:
     began: float
     bar: TaskID
     share: float = 0.0
-    """How much of its cost is spent."""
+    """Cost of its finished images."""
 
 
 class RunDisplay:
@@ -44,7 +44,7 @@ class RunDisplay:
         self.open: dict[Cell, _Open] = {}
         self.total = self.number = 0
         self.costs: dict[Cell, float] = {}
-        """Of the cells that `start` was told of."""
+        """Cost of each cell that was open at `start`."""
         self.cost_left = self.cost_done = 0.0
         self.began = self.last_line = time.monotonic()
 
@@ -54,7 +54,7 @@ class RunDisplay:
     def start(self, open_cells: list[Cell], cells: list[Cell]) -> None:
         total = self.total = len(cells)
         self.number = total - len(open_cells)
-        # what a cell costs beside others, whose ensembles may be of another size
+        # times members: a gradient of a larger ensemble costs more
         self.costs = {cell: work(cell, cells) * cell.ensemble.members for cell in open_cells}
         self.cost_left = sum(self.costs.values())
         self.began = time.monotonic()

@@ -25,10 +25,10 @@ class Ledger:
         self.store, self.display = store, display
         self.keep_images, self.refusals = keep_images, refusals
         self.parts: dict[Cell, dict[Span, pd.DataFrame]] = {}
-        """Finished batches of the cells under way."""
+        """Finished batches of the running cells."""
         self.failed: set[Cell] = set()
         self.followers: dict[Cell, Cell] = {}
-        """Cells of tier strict that take their records from a cell of tier paper which is under way."""
+        """A running cell of tier paper to the cell of tier strict that takes its records."""
 
     def batches(self, work: Iterable[tuple[Material, list[Cell]]]) -> Iterator[Batch]:
         """The batches that the store does not have, cell by cell; a failed cell yields no more batches."""

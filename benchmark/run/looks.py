@@ -33,9 +33,9 @@ class _Row:
     """Cells that get the same images: all cells of a table row, or a single cell."""
 
     cells: list[Cell]
-    """With all images that they may take."""
+    """With the largest number of images that each may use."""
     done: int = 0
-    """Batches that every cell has."""
+    """Number of batches that every cell has."""
     closed: bool = False
     spans: list[Span] = field(init=False)
 
@@ -154,7 +154,7 @@ def _rows(work: Iterable[Work], together: bool) -> list[_Row]:
 
 
 def _counted(rule: Decided, rows: list[_Row], store: Store) -> Decided:
-    """The rule with the number of comparisons that share its level, including those of earlier commands."""
+    """The rule with the number of comparisons that share its level, including comparisons of earlier commands."""
     lines = {cell.line for row in rows for cell in row.cells}
     lines |= {cell.line for cell in store.asked() if _may_stop(cell)}
     references = max((len(row.cells) - 1 for row in rows), default=1)

@@ -83,7 +83,7 @@ def trained_with(weights: str, name: str) -> Trained:
     """The ensemble here with these weights, by their sha256; ``name`` is used only in the message."""
     for root in (*references(), ENSEMBLES):
         for path in sorted(Path(root).rglob(FILE_NAME)):
-            with contextlib.suppress(BadInput):  # a checkpoint that is damaged is not this one
+            with contextlib.suppress(BadInput):  # skip damaged checkpoints
                 provenance = read_provenance(path)
                 if provenance.identity == weights:
                     return Trained(name, str(path), load_checkpoint(path), provenance)

@@ -79,7 +79,7 @@ def _run(
     for line in (*request.remarks, *left_out(request), *outdated):
         display.say(line)
     for cell in filter(store.has, cells):
-        store.tidy(cell)  # a run that was killed may have left its progress behind
+        store.tidy(cell)  # a killed run may have left progress files
     ledger = Ledger(store, display, request.keep_images, request.refusals)
     batches = ledger.batches(_open_work(store, request, work))
     with closing(executor.run(batches, display)) as outcomes:
@@ -87,7 +87,7 @@ def _run(
             ledger.take(outcome)
     try:
         finish(store, work)
-    finally:  # what was measured is not lost
+    finally:  # the report is written even if `finish` fails
         display.say("writing tables and figures")
         display.finish(store, write_report(store, display.writing, request.figures))
     if ledger.failed:

@@ -1,4 +1,4 @@
-"""ARC: an attack for randomised ensembles, which attacks their members one after another.
+"""ARC: an attack on randomised ensembles that attacks the members one after another.
 
 The expected accuracy of a randomised ensemble falls in jumps, one for each fooled member. The gradient of an averaged
 loss may point to images that fool no member. ARC instead crosses the boundary of one member at a time, by the smallest
@@ -16,15 +16,15 @@ from benchmark.attacks.definitions import ARC
 from benchmark.attacks.native.balls import project, random_start, uphill
 
 OVERSHOOT = 0.02
-"""Share by which a step is longer than the linearised distance: on the boundary itself nothing is decided."""
+"""Relative excess of a step over the linearised distance: on the boundary itself, the prediction is undecided."""
 SHORT = 0.1
-"""Size of a step, in radii, where the linearised boundary is out of reach."""
+"""Step size, in units of the radius, if the linearised boundary is out of reach."""
 HALVINGS = 20
-"""Of the interval in which the size of a step is looked for that crosses although ball and box cut it."""
+"""Bisections in the search for a step that crosses the boundary although ball and box cut it."""
 ROUNDING = 1e-6
-"""By which two sums of the same probabilities may differ."""
+"""Largest difference between two sums of the same probabilities."""
 ROUNDS = 1000
-"""More than any attack has: keeps the draws of one start apart from those of the next."""
+"""More rounds than any attack has, so that different starts use different draws."""
 
 
 def arc(model: nn.Module, images: Tensor, labels: Tensor, attack: ARC) -> Tensor:
@@ -58,7 +58,7 @@ def _walk(
         order = model.uniform(places[running], (len(right),), key).argsort(1).to(running)
         for turn in range(len(right)):
             member = order[:, turn]
-            todo = right[member, running]  # a member that is fooled already has nothing to cross
+            todo = right[member, running]  # a member that is already fooled needs no step
             rows, own = running[todo], member[todo]
             if not len(rows):
                 continue
@@ -99,7 +99,7 @@ def _crossed(
         nearest, margin = torch.where(closer, distance, nearest), torch.where(closer, gap.detach(), margin)
         normal[closer] = -gradient[closer]
     lead = every.scatter(-1, labels.expand(len(every), -1)[..., None], -float("inf")).amax(-1) - every[:, rows, labels]
-    (away,) = torch.autograd.grad((lead * ~right).sum(), point)  # zero while no member is fooled, so never asked first
+    (away,) = torch.autograd.grad((lead * ~right).sum(), point)  # zero if no member is fooled: not the first gradient
     both = _scaled(normal, attack.bound) + _scaled(away, attack.bound)
     return (
         step_over(x, clean, normal, normal, margin, attack.bound),

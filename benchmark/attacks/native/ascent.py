@@ -15,7 +15,7 @@ from benchmark.attacks.native.losses import LOSSES, Loss
 
 
 def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:
-    """Restart on images that are not fooled yet; keep the first iterate that fools, otherwise the very last one.
+    """Restart on images that are not fooled yet; keep the first iterate that fools, otherwise the last of all.
 
     For a randomised ensemble, keep the last iterate of the start with the lowest expected accuracy.
     """
@@ -45,7 +45,7 @@ def restarted(
         x = random_start(model, images, survivors, attack.bound, restart)
         x, fooled = _ascend(model, images[survivors], x, labels[survivors], attack)
         better = torch.ones_like(fooled)
-        if model.combination.randomised and not attack.targeted:  # fooled is an image that every member gets wrong
+        if model.combination.randomised and not attack.targeted:  # fooled here means that every member is wrong
             right = model.probability_right(x, labels[survivors])
             better, fooled = right < lowest[survivors], right == 0
             lowest[survivors] = torch.minimum(lowest[survivors], right)
@@ -61,7 +61,7 @@ def _ascend(model: AttackedModel, clean: Tensor, start: Tensor, labels: Tensor, 
     running = torch.arange(len(x), device=x.device)
     for _ in range(attack.steps):
         gradient, hit = gradient_of(model, x[running], labels[running], loss, attack.targeted)
-        if not model.randomised:  # else it may become more likely still to be wrong
+        if not model.randomised:  # otherwise, more steps may make an error more likely
             fooled[running[hit]] = True
             running, gradient = running[~hit], gradient[~hit]
         if not len(running):

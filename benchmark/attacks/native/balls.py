@@ -12,11 +12,11 @@ from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.bounds import Bound
 
 HALVINGS = 30
-"""Of the interval in which the projection looks for its shrinkage: float32 holds no more digits."""
+"""Bisections in the search for the shrinkage of a projection: float32 has no more digits."""
 
 FARTHEST = 0.1
-"""What one L1 step may move a scalar by: without a limit it would change a handful of scalars from end to end, and the
-gradient of a network does not hold that far."""
+"""Largest change of a scalar in one L1 step. Without a limit, a step would move a few scalars through their whole
+range, where the gradient no longer describes the network."""
 
 
 def random_start(model: AttackedModel, images: Tensor, chosen: Tensor, bound: Bound, restart: int) -> Tensor:
@@ -31,7 +31,7 @@ def random_start(model: AttackedModel, images: Tensor, chosen: Tensor, bound: Bo
     if bound.norm == "l2":  # a normal vector has a uniform direction
         normal = sign * math.sqrt(2) * torch.erfinv(size)
         inside = normal / normal.norm(dim=1, keepdim=True) * drawn[:, -1:] ** (1 / scalars)
-    else:  # exponential sizes, divided by their sum and one more of them
+    else:  # exponential sizes, divided by the sum of them and of one more
         spacing = -torch.log1p(-size)
         inside = sign * spacing / (spacing.sum(1, keepdim=True) - drawn[:, -1:].log())
     return (clean + eps * inside.view_as(clean)).clamp(0, 1)
@@ -51,8 +51,8 @@ def uphill(gradient: Tensor, x: Tensor, bound: Bound, size: float) -> Tensor:
 def _sparse(gradient: Tensor, x: Tensor, size: float) -> Tensor:
     """The L1 step with the largest gain along the gradient; a scalar moves at most `FARTHEST`, and stays in the box.
 
-    A linear gain under one budget: the scalars with the largest derivative are moved first, each as far as it may,
-    until the size is spent.
+    The gain is linear and the budget is one sum: the scalars with the largest derivatives move first, each as far as
+    possible, until the size is spent.
     """
     room = torch.where(gradient > 0, 1 - x, x).clamp_max(FARTHEST)
     order = gradient.abs().argsort(1, descending=True)
@@ -70,11 +70,11 @@ def project(x: Tensor, clean: Tensor, bound: Bound) -> Tensor:
 
 
 def nearest(x: Tensor, clean: Tensor, norm: Literal["l2", "l1"], radius: Tensor | float) -> Tensor:
-    """The nearest point in an L2 or L1 ball and in [0, 1]; ``radius`` is a number, or a column of one for each image.
+    """The nearest point in an L2 or L1 ball and in [0, 1]; ``radius`` is a number, or a column with one per image.
 
     In L2 the nearest point is the difference times a factor, and in L1 the difference with every entry shrunk by a
-    threshold, each clipped to the box. The size of that point falls as the factor falls or the threshold rises, so
-    halving an interval finds where it meets the radius.
+    threshold, each clipped to the box. The norm of this point falls as the factor falls or the threshold rises, so
+    bisection finds where it equals the radius.
     """
     order = 2 if norm == "l2" else 1
     difference, low, high = (x - clean).flatten(1), -clean.flatten(1), 1 - clean.flatten(1)

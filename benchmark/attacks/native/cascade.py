@@ -14,7 +14,7 @@ def cascade(model: nn.Module, images: Tensor, labels: Tensor, attack: Cascade) -
     """Run each part three times on the survivors of the parts before; foolbox runs Brendel and Bethge's attack."""
     try:
         import numba  # noqa: F401
-    except ImportError:  # said before the ascents, not after them
+    except ImportError:  # fail before the ascents, not after them
         raise BadInput(
             "the cascade needs numba: in the checkout, pip install -c constraints.txt -e '.[cascade]'"
         ) from None

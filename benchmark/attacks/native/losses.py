@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""(logits (N, L), labels (N,)) → (N,): how far the prediction is from the label."""
+"""(logits (N, L), labels (N,)) → (N,): larger if the prediction is further from the label."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """Best other class minus the label's: above 0 the image is misclassified."""
+    """Logit of the best other class minus the label's logit: above 0, the image is misclassified."""
     own = logits.gather(-1, labels[:, None])
     others = logits.scatter(-1, labels[:, None], -float("inf"))
     return others.amax(-1) - own.squeeze(-1)
@@ -33,9 +33,9 @@ def logits_ratio(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def probability_margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """Margin in probabilities (PMA): best other class minus the label's, between -1 and 1.
+    """Margin in probabilities (PMA): probability of the best other class minus the label's, from -1 to 1.
 
-    Written as p_j + Σ_{i≠y} p_i − 1, which equals p_j − p_y. In this form, the derivative by z_y is a sum of small
+    Computed as p_j + Σ_{i≠y} p_i − 1, which equals p_j − p_y. In this form, the derivative by z_y is a sum of small
     numbers. In the other form, it is a difference of two numbers near 1, which is 0 in float32 for a certain label.
     """
     others = functional.softmax(logits, -1).scatter(-1, labels[:, None], 0.0)

@@ -5,7 +5,7 @@ of that member alone. MORA mixes the averaged output with the members' logits. E
 10, and weighted by its leverage on the decision.
 
 There are two variants. ``derived``: each member is scaled by its own gap, and weighted by its part in
-∂ log p̄_y / ∂z_k. ``reference`` follows the authors' public code, as far as it is known: all members have one factor,
+∂ log p̄_y / ∂z_k. ``reference`` follows the authors' public code, as far as it is known: all members share one factor,
 that of the largest gap; the ensemble's output is one more member; a weight is the leverage on the runner-up class, at a
 temperature of 0.2; the first step has full size; and a targeted ascent uses the cross-entropy of the ensemble as its
 loss.
@@ -26,15 +26,15 @@ from defenses.members.combination import Combination, Votes, parse_combination
 from defenses.members.diversity import log_mean_probability
 
 GAP = 10.0
-"""A member whose two best logits are further apart than this is scaled down to it."""
+"""Largest gap between the two best logits of a member; a member with a larger gap is scaled down."""
 MOMENTUM = 0.75
-"""Share of the new step; the rest repeats the last one."""
+"""Weight of the new step; the previous step has the remaining weight."""
 TEMPERATURE = 0.2
-"""Logits are divided by it where the variant ``reference`` weights members."""
+"""Divides the logits when the variant ``reference`` weights the members."""
 
 
 def mora(model: nn.Module, images: Tensor, labels: Tensor, attack: MORA) -> Tensor:
-    """Untargeted ascents, one per mix, then one towards each other class; each ascent gets only the survivors."""
+    """One untargeted ascent per mix, then one towards each target class; each ascent gets only the survivors."""
     assert isinstance(model, AttackedModel)
     with torch.no_grad():
         order = model(images).scatter(-1, labels[:, None], -float("inf")).argsort(-1, descending=True)
@@ -75,7 +75,7 @@ def _ascend(
         size = 2 * attack.eps * (1 + math.cos(math.pi * step / attack.steps)) / 2
         here, around = x[running], clean[running]
         there = project(here + uphill(gradient, here, attack.bound, size), around, attack.bound)
-        new = 1.0 if attack.variant == "reference" and not step else MOMENTUM  # at first there is none to repeat
+        new = 1.0 if attack.variant == "reference" and not step else MOMENTUM  # there is no previous step
         moved = here + new * (there - here) + (1 - new) * (here - previous[running])
         previous[running] = here
         x[running] = project(moved, around, attack.bound)
@@ -87,7 +87,7 @@ def _ascend(
 
 def smooth(members: Tensor, rule: Combination) -> Tensor:
     """The differentiable output for member logits (K, N, L): log-probabilities, or a soft count of votes."""
-    if isinstance(rule, Votes):  # every member equally sure of its vote
+    if isinstance(rule, Votes):  # every member gets the same confidence in its vote
         return log_mean_probability(GAP * members / _gap(members).clamp_min(1e-12))
     return rule.combine(members)
 
@@ -116,7 +116,7 @@ def leverage(members: Tensor, labels: Tensor) -> Tensor:
 
 
 def _counted(members: Tensor, labels: Tensor) -> Tensor:
-    """1 for members (K, N) that are right, 0 for others; 1 for all where none is right."""
+    """1 for members (K, N) that are right, 0 for others; 1 for all members if none is right."""
     right = members.argmax(-1) == labels
     return torch.where(right.any(0), right, True).to(members.dtype)
 

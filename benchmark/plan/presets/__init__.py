@@ -24,10 +24,10 @@ SUFFIX = ".toml"
 
 @dataclass(frozen=True)
 class Preset:
-    """A list of grids with a name: a table or figure of the paper, one of this project, or the user's."""
+    """A named list of grids: a table or figure of the paper, a preset of this project, or a preset of the user."""
 
     name: str
-    """Of a user's file, with its ending."""
+    """For a user's file, the file name with its ending."""
     title: str
     grids: tuple[Grid, ...]
 
@@ -50,7 +50,7 @@ def load_preset(name: str) -> Preset:
 
 
 def _beside(preset: Path, message: str) -> str:
-    """A hint for a message that names a file beside the preset which is not in the working folder."""
+    """A hint if a message names a file that is beside the preset, but not in the working folder."""
     for word in re.findall(r"[\w./\\-]+\.\w+", message):
         found = preset.parent / word
         if not Path(word).exists() and found.exists():
@@ -84,7 +84,7 @@ def _text_of(path: Path) -> str:
 def _read(name: str, title: str, place: str, text: str) -> Preset:
     try:
         table = PresetTable(tomllib.loads(text), place)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # also a number with thousands of digits
         end = f"at line {len(text.splitlines())}, the end of the file"
         words = str(error).replace("at end of document", end)
         raise BadInput(f"{place} is not TOML: {words}") from None

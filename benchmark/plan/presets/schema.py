@@ -21,7 +21,7 @@ from defenses.errors import BadInput
 USUAL_TIERS = ("paper", "strict")
 USUAL_MEMBERS, USUAL_RECIPE, USUAL_BATCH = 3, "fast", 100
 KEYS = ("dataset", "defenses", "tiers", "members", "network", "recipe", "batch_size")
-"""Keys of a grid beside its evaluations."""
+"""Keys of a grid other than its evaluations."""
 SECTIONS = tuple(section for _, section in EVALUATIONS if section is not CleanSection)
 """Evaluations with a key of their own: clean accuracy is the row ``none`` of ``attacks``."""
 
@@ -52,7 +52,7 @@ def _grid(table: PresetTable) -> Grid:
         _ = wanted.chosen_recipe
     with table.naming("defenses"):
         defenses, labels = read_labels(table.texts("defenses"))
-        for spec in defenses:  # whether they suit the data is asked when it is known which of them are run
+        for spec in defenses:  # the check against the data comes later, when the defenses of the run are known
             if not is_checkpoint(spec):
                 parse_defense(spec)
     with table.naming("tiers"):
@@ -83,7 +83,7 @@ def _sections(table: PresetTable, about: Entry) -> list[Section]:
             found += [WhiteBoxSection.read(table)] if section.key in table and table.content[section.key] else []
         elif section.key in table:
             found.append(section.read(table.table(section.key)))
-        elif section is WorstCaseSection:  # a tier, which may be asked for in any preset with rows
+        elif section is WorstCaseSection:  # tier strong, which any preset with rows may run
             found.append(WorstCaseSection())
     for one in found:
         with table.naming(one.key):

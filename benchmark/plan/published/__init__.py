@@ -36,10 +36,10 @@ def _table() -> dict[Key, float]:
 def published_accuracy(
     dataset: str, members: int, named: NamedAttack | None, classifier: str, defense: str
 ) -> float | None:
-    """The paper's accuracy in percent for a defense under an attack, if the attack is set as the paper set it.
+    """The paper's accuracy in percent for a defense under an attack, if the attack has the paper's settings.
 
-    An attack's defaults are the paper's settings, but for the parameter that its tables vary. Without an attack, the
-    number is that of a ``classifier``: a member, or the ensemble.
+    The paper's settings are the attack's defaults, except for the parameter that the paper's tables vary, and for
+    JSMA's eps on MNIST. Without an attack, the number is the accuracy of ``classifier``: a member, or the ensemble.
     """
     if named is None:
         settings: dict[str, Any] = {"classifier": classifier}

@@ -1,4 +1,4 @@
-"""Executors: they evaluate batches, on this machine or on a Ray cluster.
+"""Executors evaluate batches, on this machine or on a Ray cluster.
 
 A batch depends only on its ensemble, its cell and its rows, so its records are the same wherever it runs.
 """
@@ -80,7 +80,7 @@ class Executor(Protocol):
 
 
 TASK = 10_000
-"""Gradients of one image that make a task: shorter batches of a cell go together, a longer one goes alone."""
+"""Cost of a task in gradients of one image: cheap batches of a cell form one task, an expensive batch is a task."""
 
 
 def bundles(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
@@ -102,7 +102,7 @@ def _gradients(batch: Batch) -> float:
 
 @contextmanager
 def open_executor(name: str, address: str | None = None, workers: int | None = None) -> Iterator[Executor]:
-    """The executor of a name; the processes that it started are stopped afterwards.
+    """The executor with this name; its processes are stopped afterwards.
 
     ``workers`` is the number of processes on this machine; None starts as many as fit, but only for a long run.
     """
@@ -142,7 +142,7 @@ def evaluate(subject: Subject, cell: Cell, span: Span, say: Callable[[str], None
         return _halving(lambda part: cell.task.batch(subject, part, cell.conditions.seed), span, say)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # also one by which an attack or a model ends the program
+    except BaseException as error:  # also SystemExit from an attack or a model
         return Failure.of(error)
 
 
@@ -162,4 +162,4 @@ def _halving(one: Callable[[Span], pd.DataFrame], span: Span, say: Callable[[str
 
 
 def _out_of_memory(error: Exception) -> bool:
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "out of memory" in str(error)  # as MPS says it
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "out of memory" in str(error)  # for MPS

@@ -24,10 +24,10 @@ class Local:
         return devices.find_device(name)
 
     def train(self, missing: Sequence[EnsembleRequest], device: torch.device, display: RunDisplay) -> None:
-        """Each ensemble is trained when it is needed."""
+        """Do nothing: each ensemble is trained when it is needed."""
 
     def run(self, batches: Iterable[Batch], display: RunDisplay) -> Generator[Outcome, None, None]:
-        """Outcomes in the order of the batches; each is given before the next batch is taken."""
+        """Outcomes in the order of the batches; each outcome is yielded before the next batch is taken."""
         for _, group in groupby(batches, key=lambda batch: id(batch.material)):
             first = next(group)
             with subject_of(first.material, say=display.say, report=display.report) as subject:

@@ -52,7 +52,7 @@ def pack(material: Material, cell: Cell) -> Parcel:
     origin = material.ensemble.provenance
     outside = origin is None or bool(origin.recognised)
     test = material.test
-    own = replace(test, pixels=test.pixels.clone(), labels=test.labels.clone())  # a view would travel with its whole
+    own = replace(test, pixels=test.pixels.clone(), labels=test.labels.clone())  # a pickled view has its whole storage
     names = ("batch_size", "device", "keep_images", "acceleration", "spec", "trust")
     return Parcel(
         key=os.urandom(8).hex(),
@@ -109,7 +109,7 @@ def records(
 
 
 _kept: dict[str, tuple[AbstractContextManager[Subject], Subject]] = {}
-"""The subject of the last batches of this process, by the key of its parcel: most need the same again."""
+"""The last subject of this process, by the key of its parcel: the next batches mostly need the same one."""
 
 
 def _subject(
@@ -118,5 +118,5 @@ def _subject(
     if parcel.key not in _kept:
         _kept.clear()
         context = subject_of(unpack(parcel), logits, say, report)
-        _kept[parcel.key] = context, context.__enter__()  # never left: this process does nothing else
+        _kept[parcel.key] = context, context.__enter__()  # never exited: this process does nothing else
     return _kept[parcel.key][1]

@@ -27,7 +27,7 @@ from defenses.errors import USER_FILE, BadInput, RunFailed
 from defenses.members.ensemble import predict_logits
 
 RETRIES = 3
-"""How often a task is begun again when its process or its node is lost."""
+"""Largest number of restarts of a task whose process or node is lost."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ class OnRay:
     def find_device(self, name: str) -> torch.device:
         """``auto`` uses GPUs if any node of the cluster has one."""
         gpus = ray.cluster_resources().get("GPU", 0)
-        kind = next((device.type for device in accelerators()), "cuda")  # the driver may have none of its own
+        kind = next((device.type for device in accelerators()), "cuda")  # the driver may have no GPU
         if name not in ("auto", "cpu", kind):
             raise BadInput(f"unknown device {name!r}; with --executor ray write auto, cpu or {kind}")
         if name == kind and not gpus:
@@ -84,7 +84,7 @@ class OnRay:
         try:
             while bundle or pending:
                 while bundle and len(pending) < max(2 * room, 1):
-                    if bundle[0].material is not material:  # the one before it lives on while its tasks do
+                    if bundle[0].material is not material:  # the previous parcel is kept until its tasks end
                         material = bundle[0].material
                         _send_code_of_files()
                         parcel = ray.put(pack(material, bundle[0].cell))
@@ -130,7 +130,7 @@ def _outcomes(task: Any, bundle: list[Batch], display: RunDisplay) -> Iterator[O
     """The outcomes of a task; a task that was lost too often is a failure of its cell."""
     try:
         results, remarks = ray.get(task)
-    except ray.exceptions.RayTaskError as error:  # before any attack: the subject could not be put together
+    except ray.exceptions.RayTaskError as error:  # before any attack: the subject could not be built
         if isinstance(error.cause, BadInput):
             raise BadInput(str(error.cause)) from None
         raise RunFailed(f"a task of {bundle[0].cell.title} failed on its node: {error.cause!r}") from error
@@ -140,7 +140,7 @@ def _outcomes(task: Any, bundle: list[Batch], display: RunDisplay) -> Iterator[O
         return
     for line in remarks:
         display.say(line)
-    for batch, result in zip(bundle, results, strict=False):  # after a failure there are none
+    for batch, result in zip(bundle, results, strict=False):  # no more results after a failure
         yield Outcome(batch, result)
 
 
@@ -151,7 +151,7 @@ def _send_code_of_files() -> None:
             ray.cloudpickle.register_pickle_by_value(module)
 
 
-# --- what happens on a node ---
+# --- on a node ---
 
 
 def _look(parcel: Parcel) -> Tensor:
@@ -172,7 +172,7 @@ def _evaluate(
 
 
 def _check_libraries(cell: Cell) -> None:
-    """Refuse attack libraries of this node that have other versions than the cell names."""
+    """Refuse the cell if this node has another version of an attack library than the cell names."""
     for named in cell.task.attacks:
         here = library_version(named.library)
         if here != named.version:

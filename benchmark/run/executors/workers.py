@@ -38,11 +38,11 @@ from benchmark.run.executors.parcels import Parcel, pack, records
 from defenses.errors import BadInput, RunFailed
 
 PATIENCE = 10.0
-"""Seconds of work before workers are started unasked: starting one takes some, and most runs that go on are long."""
+"""Seconds of work before workers start by default: a start takes seconds, and most runs that last longer are long."""
 AHEAD = 2
 """Jobs that a worker has at once, so that it never waits for the next one."""
 RETRIES = 3
-"""How often a job is begun again when its worker is lost."""
+"""Largest number of restarts of a job whose worker is lost."""
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class Workers:
 
     count: int | None = None
     crew: _Crew | None = None
-    """Workers that have trained and are kept for the batches: starting one takes seconds."""
+    """Workers of the training. They are kept for the batches, because starting a worker takes seconds."""
 
     def close(self) -> None:
         """End the remaining workers."""
@@ -60,7 +60,7 @@ class Workers:
         self.crew = None
 
     def find_device(self, name: str) -> torch.device:
-        """The named device of this machine; a type without a number gives every device of that type a worker."""
+        """The named device of this machine; for a type without a number, each device of that type gets a worker."""
         return devices.find_device(name)
 
     def places(self, device: torch.device) -> list[torch.device]:
@@ -78,7 +78,7 @@ class Workers:
         with saying("measuring how long the trainings take", display.say):
             seconds = {wanted: training_seconds(wanted, str(places[0])) for wanted in missing}
         if self.count is None and sum(seconds.values()) < 2 * PATIENCE:
-            return  # each says that it is not trained yet when its turn comes
+            return  # each ensemble is announced and trained when it is needed
         for wanted in missing:
             announce(wanted, seconds[wanted], display.say)
         display.say(f"training {len(places)} ensembles at a time")
@@ -133,7 +133,7 @@ def _share(places: list[torch.device]) -> str:
     return f"{threads} thread{'s' * (threads != 1)}" if places[0].type == "cpu" else f"one device, {places[0].type}"
 
 
-# --- what there is to do ---
+# --- jobs ---
 
 
 class CannotTravel(Exception):
@@ -176,7 +176,7 @@ class _Evaluation:
         elif isinstance(result, Failure):
             yield Outcome(self.bundle[0], result)
         else:
-            for batch, found in zip(self.bundle, result, strict=False):  # after a failure there are none
+            for batch, found in zip(self.bundle, result, strict=False):  # no more results after a failure
                 yield Outcome(batch, found)
 
 
@@ -198,15 +198,15 @@ class _Job:
 
 @dataclass(eq=False)
 class _Worker:
-    """One process and the connection to it: its messages use the connection, and it ends when the connection closes."""
+    """One process and its connection. It sends messages over the connection, and ends when the connection closes."""
 
     device: torch.device
     line: Connection = field(init=False)
     pool: ProcessPoolExecutor = field(init=False)
     has: Material | None = None
-    """The ensemble that it got last."""
+    """The material that the worker received last."""
     jobs: dict[Future[Any], _Job] = field(default_factory=dict)
-    """In the order they were given, which is the order they are done in."""
+    """In the order of submission, which is also the order of execution."""
 
     def __post_init__(self) -> None:
         self.line, theirs = multiprocessing.Pipe()
@@ -228,7 +228,7 @@ class _Worker:
                     display.report(words, job.work.bundle[0].cell)
 
     def stop(self) -> None:
-        """End the process at once, whatever it is doing, and wait until it is gone."""
+        """End the process at once, even during a job, and wait until it has ended."""
         self.line.close()
         self.pool.shutdown(wait=True, cancel_futures=True)
 
@@ -299,7 +299,7 @@ def _result(future: Future[Any]) -> Any:
 
 _line: Connection | None = None
 _parcels: list[Parcel] = []
-"""The last one."""
+"""Only the last parcel."""
 
 
 def _begin(line: Connection, folder: str, threads: int) -> None:
@@ -313,7 +313,7 @@ def _begin(line: Connection, folder: str, threads: int) -> None:
 
 
 def _end_with(line: Connection) -> None:
-    """Wait until the connection closes, by a stop or by the end of the other process, and end at once."""
+    """End this process at once when the connection closes: after a stop, or when the other process ends."""
     try:
         line.recv()
     except (EOFError, OSError):
