@@ -94,7 +94,7 @@ def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tens
 
 
 def _ball(attack: PGD | APGDCE | Square) -> dict[str, Any]:
-    return {"eps": attack.eps, "norm": {"linf": np.inf, "l2": 2, "l1": 1}[attack.norm]}
+    return {"eps": attack.eps, "norm": NORM_NUMBERS[attack.norm]}
 
 
 def _run(

@@ -109,7 +109,7 @@ def jsma(model: nn.Module, images: Tensor, labels: Tensor, attack: JSMA) -> Tens
 
 
 def _ball(attack: APGDCE | APGDT | FABT | Square) -> dict[str, Any]:
-    return {"eps": attack.eps, "norm": {"linf": "Linf", "l2": "L2", "l1": "L1"}[attack.norm]}
+    return {"eps": attack.eps, "norm": NORM_NAMES[attack.norm]}
 
 
 def _run(runner: Any, images: Tensor, labels: Tensor, targeted: bool) -> Tensor:

@@ -15,9 +15,10 @@ from benchmark.attacks.native.losses import LOSSES, Loss
 
 
 def pgd(model: nn.Module, images: Tensor, labels: Tensor, attack: PGD) -> Tensor:
-    """Restart on images that are not fooled yet; keep the first iterate that fools, otherwise the last of all.
+    """Restart on images that are not fooled yet; keep the first iterate that fools, or else the last one.
 
-    For a randomised ensemble, keep the last iterate of the start with the lowest expected accuracy.
+    On a randomised model, an ascent takes all its steps and its last iterate counts. If the expected accuracy can be
+    computed from the members, an untargeted attack keeps the start with the lowest one.
     """
     adversarial = images.clone()
     restarted(model, images, labels, attack, adversarial, torch.arange(len(images), device=images.device))
