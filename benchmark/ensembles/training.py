@@ -32,7 +32,7 @@ from defenses.training.loop import Watch, train
 from defenses.training.precision import has_bfloat16
 from defenses.training.progress import Progress
 from defenses.training.recipes import Look, Recipe
-from defenses.training.request import TrainingRequest, has_own_forward
+from defenses.training.request import TrainingRequest, needs_float32
 
 KINDS: dict[Look, str] = {"tiny": "tiny images", "grey": "grey images", "colour": "colour images"}
 
@@ -97,7 +97,7 @@ def usable_recipe(
     if recipe.precision == "float32" or (changes or {}).get("precision"):
         return recipe, ""
     named = parse_defense(request.defense)
-    if has_own_forward(named.defense):
+    if needs_float32(named.defense):
         reason = "it has its own forward pass"
     elif not has_bfloat16(device):
         reason = f"bfloat16 does not work on this {device.type}"

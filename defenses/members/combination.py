@@ -114,7 +114,8 @@ class Random(Combination):
         import torch
 
         self.check(members)
-        return torch.tensor(self.p or (1 / members,) * members, dtype=torch.float64)
+        given = torch.tensor(self.p or (1,) * members, dtype=torch.float64)
+        return given / given.sum()
 
     def combine(self, logits: Tensor) -> Tensor:
         weights = self.weights(len(logits)).to(logits.dtype).to(logits.device)  # not every device has float64
@@ -122,10 +123,13 @@ class Random(Combination):
 
     def probability_right(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Σ_k p_k · [member k predicts the label], (N,), exact; a member whose output has NaN is wrong."""
+        import torch
+
         right = (logits.argmax(-1) == labels) & ~logits.isnan().any(-1)
-        if self.p:
-            return self.weights(len(logits)) @ right.cpu().double()
-        return right.cpu().double().mean(0)  # exact: the mean of ones is 1
+        if not self.p:
+            return right.cpu().double().mean(0)  # exact: the mean of ones is 1
+        share = self.weights(len(logits)) @ right.cpu().double()
+        return torch.where(right.all(0).cpu(), 1.0, share)  # the sum of the weights may differ from 1 by rounding
 
 
 RULES: dict[str, type[Combination]] = {rule.name: rule for rule in (Probabilities, Logits, Votes, Random)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal, cast
 
 import torch
@@ -71,8 +71,13 @@ class Ensemble(nn.Module):
         """Logits of one member, (N, L), from normalised images."""
         if self.precision == torch.float32:
             return cast(Tensor, member(inputs))
-        with torch.autocast(inputs.device.type, self.precision):
+        with self.autocast():
             return cast(Tensor, member(inputs).float())
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The members compute in the ensemble's precision inside."""
+        usual = self.precision == torch.float32
+        return nullcontext() if usual else torch.autocast(self.mean.device.type, self.precision)
 
     def member_features(self, images: Tensor) -> Tensor:
         """Pooled features of every member, (K, N, D)."""

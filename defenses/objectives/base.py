@@ -103,6 +103,9 @@ class Defense:
     attacks: ClassVar[bool] = False
     """True if the defense makes its own adversarial images, so that it cannot be combined with advt."""
 
+    in_bfloat16: ClassVar[bool] = False
+    """True if the defense has its own forward pass, which uses the members only in the precision of the ensemble."""
+
     boosts: ClassVar[bool] = False
     """True if the members are trained one after the other; ``Place.finished`` holds the earlier members."""
 

@@ -29,6 +29,7 @@ class DVERGE(Defense):
     """
 
     makes_images: ClassVar[bool] = True
+    in_bfloat16: ClassVar[bool] = True
 
     eps: float = 0.07
     steps: int = 10
@@ -68,7 +69,9 @@ class DVERGE(Defense):
         distilled = [self.distil(ensemble, member, images) for member in range(len(ensemble))]
         logits, losses = [], []
         for i, member in enumerate(ensemble.members):
-            others = [member(ensemble.normalise(moved)) for j, moved in enumerate(distilled) if j != i]
+            others = [
+                ensemble.logits_of(member, ensemble.normalise(moved)) for j, moved in enumerate(distilled) if j != i
+            ]
             logits.append(torch.stack(others).mean(0))
             losses.append(cross_entropy(torch.stack(others), labels).sum(0))
         return torch.stack(logits), {"distilled": torch.stack(losses).sum(0)}
@@ -87,7 +90,8 @@ class DVERGE(Defense):
         network = ensemble.members[member]
 
         def features(batch: Tensor) -> Tensor:
-            return next(islice(before_relu(network, ensemble.normalise(batch)), self.layer, None))
+            with ensemble.autocast():
+                return next(islice(before_relu(network, ensemble.normalise(batch)), self.layer, None)).float()
 
         with batch_norm_mode(ensemble, "as set"):
             with torch.no_grad():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from defenses.objectives.base import Defense, Terms, at_least, cross_entropy, several_members
 
@@ -21,6 +21,8 @@ class GAL(Defense):
     Mean of the members' cross-entropies + weight · log Σ_{i<j} exp cos(g_i, g_j), with Gaussian noise on
     every other image. Its authors trained networks with leaky ReLUs: ``--network "resnet20(leak=0.1)"``.
     """
+
+    in_bfloat16: ClassVar[bool] = True
 
     weight: float = 0.5
     noise: float = 0.045

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from defenses.errors import BadInput
 from defenses.objectives.base import Defense, Place, Terms, at_least, cross_entropy
 from defenses.objectives.ece import Baseline
+from defenses.objectives.label_smoothing import LabelSmoothing
 
 if TYPE_CHECKING:
     import torch
@@ -58,13 +59,18 @@ class IGAT(Defense):
                 f"igat cannot be combined with {type(inner).__name__}, which has its own forward pass or attack; "
                 "combine it with an objective of the logits, such as adp, or with dverge"
             )
+        if isinstance(inner, LabelSmoothing):
+            _refuse(inner)
         return replace(self, inner=inner)
 
     def check(self, members: int, classes: int) -> None:
         self.inner.check(members, classes)
 
-    def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> IGAT:
-        return replace(self, inner=self.inner.at(place, ensemble, generator), generator=generator)
+    def at(self, place: Place, ensemble: Ensemble, generator: torch.Generator) -> Defense:
+        inner = self.inner.at(place, ensemble, generator)
+        if type(inner) is not type(self.inner):  # the inner defense begins with another one, as dverge does
+            return inner
+        return replace(self, inner=inner, generator=generator)
 
     def batch(
         self, ensemble: Ensemble, images: Tensor, labels: Tensor, generator: torch.Generator
@@ -79,7 +85,10 @@ class IGAT(Defense):
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
         inner = self.inner.objective(logits, labels)
-        return {name: term for name, term in inner.items() if name != "ece"} | self.shared_out(logits, labels)
+        others = {name: term for name, term in inner.items() if name != "ece"}
+        if not others and not isinstance(self.inner, Baseline):
+            _refuse(self.inner)
+        return others | self.shared_out(logits, labels)
 
     def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
         if not self.inner.makes_images:
@@ -114,9 +123,20 @@ class IGAT(Defense):
         worst_first = losses.argsort(0, descending=True)  # rank 0 has the lowest probability of the true class
         exponents = torch.arange(members, dtype=torch.float64) * (self.allocation == "rank")
         shares = torch.softmax(exponents * torch.log(torch.tensor(2.0, dtype=torch.float64)), 0).cumsum(0)
-        draws = drawn(torch.rand, (images,), self.generator) if self.generator else torch.rand(images)
+        if self.generator:  # each process has a part of the clean images and the same part of the adversarial ones
+            halves = (images - images // 2, images // 2)
+            draws = torch.cat([drawn(torch.rand, (half,), self.generator) for half in halves])
+        else:
+            draws = torch.rand(images)
         ranks = torch.searchsorted(shares, draws.double(), right=True).clamp_max(members - 1)
         return worst_first.gather(0, ranks.to(losses.device)[None]).squeeze(0)
+
+
+def _refuse(inner: Defense) -> NoReturn:
+    raise BadInput(
+        f"igat cannot be combined with {type(inner).__name__}: igat replaces its only term, 'ece', so it would change "
+        "nothing; use igat alone, or combine it with an objective that has other terms, such as adp"
+    )
 
 
 def _away_from_wrong(logits: Tensor, labels: Tensor) -> Tensor:

@@ -18,11 +18,15 @@ def loss_gradients(ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[
     """
     if not images.requires_grad:
         images = images.detach().requires_grad_()
-    logits = ensemble.member_logits(images)
-    true = logits.gather(-1, labels.expand(len(logits), -1)[..., None]).squeeze(-1)
-    loss = functional.softplus(without_label(logits, labels).logsumexp(-1) - true)
-    gradients = [torch.autograd.grad(member.sum(), images, create_graph=True)[0].flatten(1) for member in loss]
-    return logits, torch.stack(gradients)
+    inputs = ensemble.normalise(images)
+    every, gradients = [], []
+    for member in ensemble.members:  # not from stacked logits: each gradient would pass through all members
+        logits = ensemble.logits_of(member, inputs)
+        true = logits.gather(-1, labels[:, None]).squeeze(-1)
+        loss = functional.softplus(without_label(logits[None], labels)[0].logsumexp(-1) - true)
+        gradients.append(torch.autograd.grad(loss.sum(), images, create_graph=True)[0].flatten(1))
+        every.append(logits)
+    return torch.stack(every), torch.stack(gradients)
 
 
 def gradient_cosines(gradients: Tensor) -> Tensor:

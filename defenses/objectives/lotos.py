@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from defenses.errors import BadInput
 from defenses.objectives.base import Defense, Terms, at_least, cross_entropy, positive, several_members
@@ -28,6 +28,8 @@ class LOTOS(Defense):
     ECE + weight · mean over layers and pairs i ≠ j of max(0, ‖f_j v_i‖ / σ_j − threshold). f_j is the convolution of
     member j, v_i is the top singular vector of f_i, and σ_j = ‖f_j v_j‖. Scaling f_j does not change the penalty.
     """
+
+    in_bfloat16: ClassVar[bool] = True
 
     weight: float = 1.0
     threshold: float = 0.1
@@ -96,7 +98,12 @@ def top_vector(conv: nn.Conv2d, shape: tuple[int, ...], iterations: int) -> Tens
 
 def linear(conv: nn.Conv2d, inputs: Tensor, weight: Tensor | None = None) -> Tensor:
     """The convolution without its bias: a linear map."""
-    return conv._conv_forward(inputs, conv.weight if weight is None else weight, None)
+    from torch.func import functional_call
+
+    own = {"weight": conv.weight if weight is None else weight}
+    if conv.bias is not None:
+        own["bias"] = conv.bias.new_zeros(conv.bias.shape)
+    return cast("Tensor", functional_call(conv, own, inputs))  # the module's own forward pass knows its padding
 
 
 @contextmanager

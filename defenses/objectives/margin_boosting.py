@@ -40,7 +40,9 @@ def joined(finished: Ensemble | None, trained: Ensemble) -> Ensemble:
     """The ensemble so far: the finished members and the members in training."""
     from defenses.members.ensemble import Ensemble
 
-    return Ensemble([*(finished.members if finished else ()), *trained.members], trained.mean, trained.std)
+    so_far = Ensemble([*(finished.members if finished else ()), *trained.members], trained.mean, trained.std)
+    so_far.precision = trained.precision
+    return so_far
 
 
 def check_attack(name: str, eps: float, steps: int) -> None:
@@ -69,6 +71,7 @@ class MRBoost(MCE):
     separable: ClassVar[bool] = False
     boosts: ClassVar[bool] = True
     attacks: ClassVar[bool] = True
+    in_bfloat16: ClassVar[bool] = True
 
     eps: float = 8 / 255
     steps: int = 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from defenses.errors import BadInput
 from defenses.objectives.base import Defense, Place, Terms, at_least, cross_entropy, several_members
@@ -23,6 +23,8 @@ class TRS(Defense):
     itself. For the rest, x̂ is found by sign ascent on the gradient norm: ``steps`` steps of size 2δ/steps inside a
     ball of radius δ. The radius δ grows over training from ``delta_first`` to ``delta_last``.
     """
+
+    in_bfloat16: ClassVar[bool] = True
 
     lambda_a: float = 40.0
     lambda_b: float = 2.5

@@ -30,11 +30,14 @@ LAST, BEFORE = "train_accuracy", "train_accuracy_before"
 def curve_scores(history: Sequence[dict[str, Any]], epochs: int) -> dict[str, float]:
     """Mean training accuracy of the last tenth of the epochs, and of the tenth before it where there is one.
 
-    If the members were trained one after the other, each has its own curve of ``epochs`` rows; the steepest counts.
+    If the members were trained one after the other, each has its own curve of up to ``epochs`` rows. The steepest curve
+    counts.
     """
+    curves: dict[int, list[float]] = {}
+    for row in history:  # a member that was frozen early has fewer rows
+        curves.setdefault((row["epoch"] - 1) // epochs, []).append(row["train_accuracy"])
     found = []
-    for start in range(0, len(history), epochs):
-        curve = [row["train_accuracy"] for row in history[start : start + epochs]]
+    for curve in curves.values():
         width = max(len(curve) // TENTH, 1)
         found.append([_mean(part) for part in (curve[-width:], curve[-2 * width : -width]) if part])
     last, *before = max(found, key=lambda pair: pair[0] - pair[-1])

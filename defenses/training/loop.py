@@ -187,7 +187,11 @@ class _Run:
     def _finished(self, run: int) -> Ensemble | None:
         """The members that earlier runs trained; None in the first run."""
         members = list(self.ensemble.members)[:run]
-        return Ensemble(members, self.ensemble.mean, self.ensemble.std).eval() if members else None
+        if not members:
+            return None
+        finished = Ensemble(members, self.ensemble.mean, self.ensemble.std).eval()
+        finished.precision = self.ensemble.precision
+        return finished
 
     def _step(
         self, defense: Defense, trained: Ensemble, rows: Tensor, scale: float, generator: torch.Generator

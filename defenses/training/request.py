@@ -42,13 +42,11 @@ class TrainingRequest:
                 f"{label} couples the members, so they cannot be trained independently; "
                 "use the simultaneous or the sequential strategy"
             )
-        if not has_own_forward(self.named.defense):
-            return
-        if recipe.strategy == "sequential":
+        if recipe.strategy == "sequential" and has_own_forward(self.named.defense):
             raise BadInput(
                 f"{label} has its own forward pass, so it cannot be trained sequentially; use --strategy simultaneous"
             )
-        if recipe.precision != "float32":
+        if recipe.precision != "float32" and needs_float32(self.named.defense):
             raise BadInput(f"{label} has its own forward pass, so it needs --precision float32, not {recipe.precision}")
 
     def provenance(self, data: TrainingData) -> Provenance:
@@ -98,9 +96,14 @@ class TrainingRequest:
 
 
 def has_own_forward(defense: Defense) -> bool:
-    """True if the defense replaces the forward pass or the training step; it then trains in float32."""
+    """True if the defense replaces the forward pass or the training step."""
     inner = getattr(defense, "inner", defense)
     return type(inner).forward is not Defense.forward or type(inner).step is not Defense.step
+
+
+def needs_float32(defense: Defense) -> bool:
+    """True if the defense may use the members in another way than the ensemble does, which sets their precision."""
+    return has_own_forward(defense) and not getattr(defense, "inner", defense).in_bfloat16
 
 
 def require_same(asked: Provenance, found: dict[str, Any], path: Path) -> None:

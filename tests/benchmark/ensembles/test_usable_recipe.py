@@ -22,10 +22,34 @@ def no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "PROBE", "raise SystemExit(1)  # a processor without bfloat16")
 
 
-@pytest.mark.parametrize("defense", ["gal", "trs", "mrboost", "advt-pgd+dverge"])
-def test_a_defense_with_its_own_forward_pass_trains_in_float32(defense: str) -> None:
-    recipe, reason = usable_recipe(EnsembleRequest(defense, "digits", recipe="reference"), CPU)
+OWN_FORWARD = """
+from dataclasses import dataclass
+from defenses.objectives import Baseline
+
+@dataclass(frozen=True)
+class Mine(Baseline):
+    def forward(self, ensemble, images, labels):
+        return super().forward(ensemble, images, labels)
+"""
+
+
+def test_a_users_own_forward_pass_trains_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(OWN_FORWARD)
+    recipe, reason = usable_recipe(EnsembleRequest("mine.py:Mine", "digits", recipe="reference"), CPU)
     assert recipe.precision == "float32" and "forward pass" in reason
+
+
+@pytest.mark.parametrize("defense", ["gal", "trs", "mrboost", "lotos", "igat+dverge", "advt-pgd+dverge"])
+def test_the_projects_own_forward_passes_keep_the_recipes_precision(defense: str) -> None:
+    require_bfloat16_or_skip()
+    recipe, reason = usable_recipe(EnsembleRequest(defense, "digits", recipe="reference"), CPU)
+    assert recipe.precision == "bfloat16" and not reason
+
+
+def require_bfloat16_or_skip() -> None:
+    if not precision.has_bfloat16(CPU):
+        pytest.skip("bfloat16 does not work on this processor")
 
 
 def test_without_bfloat16_the_recipe_trains_in_float32_into_its_usual_folder(

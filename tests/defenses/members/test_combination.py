@@ -120,6 +120,13 @@ def test_a_randomised_ensemble_is_right_with_the_probability_of_the_members_that
     assert Random((0.5, 0.3, 0.2)).probability_right(logits, labels)[0].item() == pytest.approx(0.5)
 
 
+def test_probabilities_that_sum_to_one_only_nearly_give_no_more_and_no_less_than_one() -> None:
+    rule, logits = parse_combination("random(p=0.3333335x0.3333335x0.3333336)"), torch.eye(2).expand(3, 2, 2)
+    assert isinstance(rule, Random)
+    assert rule.probability_right(logits, torch.tensor([0, 0])).tolist() == [1.0, 0.0]
+    torch.testing.assert_close(rule.combine(logits).exp().sum(-1), torch.ones(2))
+
+
 def test_a_member_of_probability_zero_has_no_say_and_no_gradient() -> None:
     logits = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
     output = Random((1.0, 0.0)).combine(logits)

@@ -18,7 +18,7 @@ from defenses.catalogue import parse_defense
 from defenses.checkpoints import load_checkpoint, read_provenance
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, build_ensemble
-from defenses.objectives import ADP, BARRE, IGAT, MCE, MRBoost, Place, total
+from defenses.objectives import ADP, BARRE, IGAT, MCE, Baseline, Defense, MRBoost, Place, Terms, cross_entropy, total
 from defenses.objectives.adversarial_training import sign_ascent
 from defenses.training.data import TrainingData
 from defenses.training.loop import train
@@ -182,6 +182,22 @@ def test_barre_trains_a_randomised_ensemble_that_is_more_robust(digits: Training
     assert origin.scores["test_accuracy"] == pytest.approx(np.mean(origin.scores["test_member_accuracy"]), abs=2e-6)
 
 
+def test_igat_refuses_an_objective_of_which_it_would_leave_nothing(logits: Tensor) -> None:
+    class Plain(Defense):
+        def objective(self, logits: Tensor, labels: Tensor) -> Terms:
+            return {"ece": cross_entropy(logits, labels).sum(0)}
+
+    with pytest.raises(BadInput, match="Plain"):
+        IGAT(inner=Plain()).objective(logits, LABELS)
+
+
+def test_the_warm_up_of_dverge_is_a_baseline_inside_igat_too() -> None:
+    defense = parse_defense("igat+dverge").defense
+    ensemble = build_ensemble("mini-resnet(width=4)", 2, (1, 8, 8), 10)
+    kinds = [type(defense.at(Place(epoch, 8), ensemble, torch.Generator())) for epoch in range(8)]
+    assert kinds == [Baseline] * 2 + [IGAT] * 6
+
+
 # --- on digits ---
 
 
@@ -243,6 +259,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(digits: TrainingData
         "advt-pgd+igat",
         "igat+mrboost",
         "igat+gal",
+        "igat+label-smoothing-0.6",
         "igat(eps=2)",
         "mrboost(eta=-1)",
         "barre(steps=0)",

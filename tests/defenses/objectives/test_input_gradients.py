@@ -85,6 +85,14 @@ def _cosines(gradients: np.ndarray) -> np.ndarray:
 # --- the losses ---
 
 
+def test_the_gradient_of_a_member_does_not_pass_through_the_others(linear: Ensemble) -> None:
+    passed: list[int] = []
+    for number, member in enumerate(linear.members):
+        member.register_full_backward_hook(lambda module, into, out, number=number: passed.append(number))
+    loss_gradients(linear, torch.rand(4, 3, 2, 2), torch.arange(4))
+    assert passed == [0, 1, 2]
+
+
 def test_gal_is_the_mean_cross_entropy_and_half_the_log_sum_exp_of_the_cosines(linear: Ensemble, batch: Batch) -> None:
     logits, terms = GAL().forward(linear, *batch)
     losses, gradients = _by_hand(linear, *batch)

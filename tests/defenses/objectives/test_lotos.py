@@ -15,6 +15,7 @@ from defenses.catalogue import parse_defense
 from defenses.checkpoints import load_checkpoint
 from defenses.errors import BadInput
 from defenses.members.ensemble import Ensemble, build_ensemble
+from defenses.members.residual import SamePadConv2d
 from defenses.objectives import LOTOS
 from defenses.objectives.lotos import _watched, linear, responses, top_vector
 from defenses.training.loop import train
@@ -52,6 +53,15 @@ def test_the_top_vector_is_that_of_the_matrix_of_the_convolution(stride: int) ->
     vector = top_vector(conv, (2, 5, 5), 300)
     largest = np.linalg.svd(matrix, compute_uv=False)[0]
     assert np.linalg.norm(matrix @ vector.flatten().numpy()) == pytest.approx(largest, rel=1e-6)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kind", [nn.Conv2d, SamePadConv2d])
+def test_the_linear_map_is_the_layer_of_the_network_without_its_bias(kind: type[nn.Conv2d], stride: int) -> None:
+    torch.manual_seed(0)
+    conv, images = kind(2, 3, 3, stride), torch.rand(4, 2, 2 + stride, 6)
+    wanted = conv(images) - conv(torch.zeros_like(images))
+    torch.testing.assert_close(linear(conv, images), wanted)
 
 
 def test_gradients_agree_with_finite_differences() -> None:

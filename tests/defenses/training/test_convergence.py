@@ -65,11 +65,22 @@ def test_a_checkpoint_of_an_older_version_says_nothing() -> None:
 
 
 def test_tenths_of_the_epochs_are_compared() -> None:
-    history = [{"train_accuracy": epoch / 100} for epoch in range(40)]
+    history = [{"epoch": epoch + 1, "train_accuracy": epoch / 100} for epoch in range(40)]
     assert curve_scores(history, 40) == {"train_accuracy": 0.375, "train_accuracy_before": 0.335}
     assert curve_scores(history[:1], 1) == {"train_accuracy": 0.0}
-    two_members = [{"train_accuracy": value} for value in (0.8, 0.81, 0.3, 0.7)]
+    two_members = _rows({1: 0.8, 2: 0.81, 3: 0.3, 4: 0.7})
     assert curve_scores(two_members, 2) == {"train_accuracy": 0.7, "train_accuracy_before": 0.3}
+
+
+def test_a_member_that_was_frozen_early_has_a_curve_of_its_own() -> None:
+    """Four epochs for each of two members; the first one was frozen after two."""
+    history = _rows({1: 0.2, 2: 0.9, 5: 0.5, 6: 0.6, 7: 0.7, 8: 0.75})
+    assert curve_scores(history, 4) == {"train_accuracy": 0.9, "train_accuracy_before": 0.2}
+    assert curve_scores(_rows({1: 0.9, 2: 0.91, 5: 0.5, 6: 0.6, 7: 0.7, 8: 0.75}), 4)["train_accuracy_before"] == 0.7
+
+
+def _rows(accuracies: dict[int, float]) -> list[dict[str, float]]:
+    return [{"epoch": epoch, "train_accuracy": value} for epoch, value in accuracies.items()]
 
 
 def _trained(tmp_path: Path, epochs: int) -> Path:

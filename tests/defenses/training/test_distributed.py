@@ -22,7 +22,7 @@ from defenses.checkpoints import load_checkpoint, read_provenance
 from defenses.errors import RunFailed
 from defenses.members.ensemble import batch_norm_mode, build_ensemble
 from defenses.members.images import LabelledImages
-from defenses.objectives import total
+from defenses.objectives import IGAT, total
 from defenses.training.data import TrainingData
 from defenses.training.distributed import bytes_from_first, drawn, from_first, rank, row_before, share, share_batch_norm
 from defenses.training.loop import train
@@ -75,6 +75,9 @@ def _parts() -> dict[str, Any]:
         "shares": [rows(7), rows(2), rows(12)],
         "drawn": drawn(torch.rand, (len(mine), 2), generator),
         "drawn of few": drawn(torch.randn, (len(few), 3), generator),
+        "allocated": IGAT(allocation="uniform", generator=torch.Generator().manual_seed(1)).allocate(
+            torch.arange(5.0)[:, None].expand(5, 2 * len(mine))
+        ),
         "before": [row_before(mine).tolist(), row_before(few).tolist()],
         "first": float(from_first(torch.tensor(float(rank()) + 5))),
         "file": [list(bytes_from_first(data if rank() == 0 else None) or b"") for data in (b"abc", b"", None)],
@@ -89,6 +92,10 @@ def test_draws_rows_and_errors_are_those_of_one_process(found: list[dict[str, An
     generator = torch.Generator().manual_seed(0)
     assert torch.equal(torch.cat([part["drawn"] for part in found]), torch.rand(7, 2, generator=generator))
     assert torch.equal(torch.cat([part["drawn of few"] for part in found]), torch.randn(2, 3, generator=generator))
+    losses = torch.arange(5.0)[:, None].expand(5, 14)
+    whole = IGAT(allocation="uniform", generator=torch.Generator().manual_seed(1)).allocate(losses)
+    halves = [part["allocated"].chunk(2) for part in found]  # of the clean images, then of the adversarial ones
+    assert torch.equal(torch.cat([clean for clean, _ in halves] + [adversarial for _, adversarial in halves]), whole)
     assert [row for part in found for row in part["before"][0]] == [6, 0, 1, 2, 3, 4, 5]
     assert [part["before"][1] for part in found] == [[1, 0], [], []]
     assert [part["first"] for part in found] == [5, 5, 5]

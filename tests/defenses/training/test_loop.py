@@ -297,9 +297,45 @@ def test_a_processor_without_bfloat16_is_told_what_to_do(tmp_path: Path, monkeyp
     assert not (tmp_path / "new").exists()
 
 
-def test_a_defense_with_its_own_forward_pass_is_not_trained_in_bfloat16(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"gal has its own forward pass.*float32"):
-        _train(tmp_path / "new", "gal", replace(RECIPE, precision="bfloat16"))
+def test_a_users_own_forward_pass_is_not_trained_in_bfloat16(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Mine(Baseline):
+        def forward(self, ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
+            return super().forward(ensemble, images, labels)
+
+    with pytest.raises(BadInput, match=r"own forward pass.*float32"):
+        _train(
+            tmp_path / "new", replace(parse_defense("baseline"), defense=Mine()), replace(RECIPE, precision="bfloat16")
+        )
+
+
+@pytest.mark.parametrize(
+    "spec", ["gal", "trs(lambda_a=1,lambda_b=0.01)", "dverge(warm_up=0)", "igat", "mrboost(steps=2)", "barre(steps=2)"]
+)
+def test_a_defense_with_its_own_forward_pass_uses_bfloat16_everywhere(tmp_path: Path, bfloat16: str, spec: str) -> None:
+    """In its attacks, its second derivatives and the earlier members too; the loss is nearly that of float32."""
+    inside: list[torch.dtype] = []
+    first: list[dict[str, Any]] = []
+
+    def note(row: dict[str, Any]) -> None:
+        first.append(row)
+        raise KeyboardInterrupt
+
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: inside.append(output.dtype) if isinstance(module, torch.nn.Conv2d) else None
+    )
+    epochs = 2 if "boost" in spec or "barre" in spec else 1
+    try:
+        for precision in (bfloat16, "float32"):
+            recipe = replace(RECIPE, epochs=1, precision=precision)  # type: ignore[arg-type]
+            with pytest.raises(KeyboardInterrupt):
+                _train(tmp_path / precision, spec, recipe, on_epoch=lambda row: row["epoch"] == epochs and note(row))
+            if precision == bfloat16:
+                assert set(inside) == {torch.bfloat16}
+    finally:
+        hook.remove()
+    low, high = ({key: row[key] for key in row if "acc" not in key and "second" not in key} for row in first)
+    assert low == pytest.approx(high, rel=0.05, abs=0.02)
 
 
 def test_a_training_begun_before_there_were_precisions_goes_on(tmp_path: Path) -> None:
