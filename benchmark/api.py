@@ -98,11 +98,11 @@ def evaluate(
         images = images.to(target)
         classes = check_model(model, images[:batch_size], labels)
         draws = DRAWS if is_random(model, images[:batch_size][:LOOKED_AT]) else 1
-        tasks = _tasks(named, rules, suite or "full", _members(model), classes, acceleration == "reduced")
+        tasks = _tasks(named, rules, suite or "full", model, classes, acceleration == "reduced")
         clean = batch_outputs(model, images, batch_size)
         first = clean[:batch_size].to(target)
         outputs, right = clean, None
-        if draws > 1 or (isinstance(model, Ensemble) and model.combination.randomised):
+        if draws > 1 or _randomised(model):
             with seeded(0, "clean", 0):
                 outputs, right = answers(model, images, labels.numpy(), batch_size, draws)
         subject = Subject(
@@ -212,7 +212,13 @@ def _members(model: nn.Module) -> int:
     return len(model) if isinstance(model, Ensemble) else 1
 
 
-def _tasks(named: list[NamedAttack], tier: Tier, suite: str, members: int, classes: int, reduced: bool) -> list[Task]:
+def _randomised(model: nn.Module) -> bool:
+    return isinstance(model, Ensemble) and model.combination.randomised
+
+
+def _tasks(
+    named: list[NamedAttack], tier: Tier, suite: str, model: nn.Module, classes: int, reduced: bool
+) -> list[Task]:
     """Tasks to run: every attack, or in tier ``strong`` the worst case at every bound of the attacks."""
     for words in [remark(suite, classes)] if tier == "strong" else [one.remark(classes) for one in named]:
         if words:
@@ -224,7 +230,8 @@ def _tasks(named: list[NamedAttack], tier: Tier, suite: str, members: int, class
     bounds = bounds_of(tuple(named))
     if not bounds:
         raise BadInput("tier strong needs an attack with a bound, which sets the radius; add pgd(eps=…)")
-    return [WorstCase(bound, suite, stages(suite, bound, members, classes, reduced)) for bound in bounds]
+    members, randomised = _members(model), _randomised(model)
+    return [WorstCase(bound, suite, stages(suite, bound, members, classes, reduced, randomised)) for bound in bounds]
 
 
 def _check_images(images: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:

@@ -67,8 +67,24 @@ class AttackedModel(nn.Module):
 
     def member_logits(self, images: Tensor) -> Tensor:
         """Logits of every member, (K, N, L), for attacks on ensembles; any other model counts as one member."""
+        return self._expected(self._of_every_member, images)
+
+    def logits_of(self, members: Tensor, images: Tensor) -> Tensor:
+        """Logits of one member per image, (N, L); ``members`` are their numbers. Counts as one pass per image."""
+        return self._expected(lambda seen: self._of_members(members, seen), images)
+
+    def _of_every_member(self, images: Tensor) -> Tensor:
         member_logits = getattr(self.model, "member_logits", None)
-        return self._expected(member_logits if callable(member_logits) else lambda seen: self.model(seen)[None], images)
+        return member_logits(images) if callable(member_logits) else self.model(images)[None]
+
+    def _of_members(self, members: Tensor, images: Tensor) -> Tensor:
+        model = self.model
+        if not isinstance(model, Ensemble) or type(model).member_logits is not Ensemble.member_logits:
+            return self._of_every_member(images)[members, torch.arange(len(images), device=images.device)]
+        inputs = model.normalise(images)
+        rows = [torch.nonzero(members == number).flatten() for number in range(len(model))]
+        parts = [model.logits_of(one, inputs[own]) for one, own in zip(model.members, rows, strict=True) if len(own)]
+        return torch.cat(parts)[torch.cat(rows).argsort()]
 
     def _expected(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         """The output of the model; with ``eot``, the log of the mean probabilities over the draws."""
@@ -98,9 +114,12 @@ class AttackedModel(nn.Module):
 
         The members of a randomised ensemble count with their probabilities; those of other ensembles count equally.
         """
+        return (self.weights(len(right)).to(right.device)[:, None] * right.float()).sum(0)
+
+    def weights(self, members: int) -> Tensor:
+        """The probability of each member, (K,), on the CPU; all are equal if the ensemble is not randomised."""
         rule = self.combination if isinstance(self.combination, Random) else Random()
-        weights = rule.weights(len(right)).float().to(right.device)
-        return (weights[:, None] * right.float()).sum(0)
+        return rule.weights(members).float()
 
     @property
     def combination(self) -> Combination:

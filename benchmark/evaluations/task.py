@@ -282,6 +282,8 @@ class Setting:
     """Hash of the weights of the surrogate ensemble for black-box attacks."""
     reduced: bool = False
     """Whether tier strong begins with a pass in bfloat16."""
+    randomised: bool = False
+    """Whether the ensemble draws a member for each prediction."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from benchmark.evaluations.task import (
     read_attack,
     written_attack,
 )
-from benchmark.harness.records import FLAGS, JUDGED, NORMS, PICTURES, SUCCESSES, Span
+from benchmark.harness.records import AFRESH, FLAGS, JUDGED, NORMS, PICTURES, SUCCESSES, Span
 from benchmark.harness.tiers import Tier, as_strict, check_tier
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class WhiteBox(Task):
     def batch(self, subject: Subject, span: Span, seed: int) -> pd.DataFrame:
         if self.shared_images:
             return as_strict(WhiteBox(self.named, "paper").batch(subject, span, seed))
-        from benchmark.harness.crafting import craft, judge, wrong_labels
+        from benchmark.harness.crafting import craft, judge, judged_afresh, wrong_labels
 
         attack, paper = self.named.attack, self.rules == "paper"
         labels, clean, before = subject.labels[span.rows], subject.clean[span.rows], subject.p_clean[span.rows]
@@ -90,7 +90,8 @@ class WhiteBox(Task):
         prediction, right = clean.copy(), before.copy()
         found: dict[str, Any] = {name: np.zeros(span.size, dtype=bool) for name in (*FLAGS, *JUDGED)}
         found |= {name: np.zeros(span.size) for name in NORMS}
-        crafted = None
+        afresh: dict[str, Any] = {}
+        crafted, chosen = None, subject.images[span.rows]
         if len(rows):
             predicted_label = paper and attack.paper_labels == "predicted"
             known = np.where(clean < 0, labels, clean)  # without a prediction, the true label
@@ -106,6 +107,15 @@ class WhiteBox(Task):
             prediction[rows[better]], right[rows[better]] = judged.predictions[better], judged.right[better]
             for name, seen in (crafted.found | judged.found).items():
                 found[name][rows] = seen
+            if subject.draws > 1:
+                if paper and attack.same_in_tiers:
+                    keep = (judged.right <= before) & (before > 0)
+                    strict = judged_afresh(subject, crafted.kept(images, keep).images, labels, span.first)
+                    afresh = dict(zip(AFRESH, strict, strict=True))
+                chosen = chosen.clone()
+                chosen[rows] = crafted.images
+        if subject.draws > 1:
+            prediction, right = judged_afresh(subject, chosen, labels, span.first)
         values: dict[str, Any] = {
             "label": labels,
             "clean_prediction": clean,
@@ -114,6 +124,7 @@ class WhiteBox(Task):
             "correct": prediction == labels,
             "p_clean": before,
             "p_correct": right,
+            **afresh,
             **found,
             **({} if targets is None else {"target": targets}),
             **(crafted.costs(span.size) if crafted else {"batch_size": span.size}),

@@ -100,6 +100,8 @@ FIRST_PASS = (
     "mora({ball},targets=0)",
 )
 """The pass in bfloat16 that ``--acceleration reduced`` puts before a suite: attacks that stop on fooled images."""
+ON_RANDOMISED = ("arc({ball})",)
+"""Attacks in L∞ and L2 that end a suite if the ensemble draws a member for each prediction (``combine=random``)."""
 NORMS_OF_SUITES = ("linf", "l2", "l1")
 """Norms with suites."""
 MANY_CLASSES = 10
@@ -130,6 +132,11 @@ class Stage:
     def label(self) -> str:
         """The attack and the source of its images, for readers."""
         return self.named.label + self.origin
+
+    @property
+    def on_randomised(self) -> bool:
+        """Whether the stage belongs to the suite only for randomised ensembles."""
+        return f"{self.named.name}({{ball}})" in ON_RANDOMISED
 
     def written(self) -> str:
         """For a cell's identity: with the library and its version."""
@@ -171,10 +178,13 @@ def check_suite(suite: str) -> str:
     return suite
 
 
-def stages(suite: str, bound: Bound, members: int, classes: int, reduced: bool = False) -> tuple[Stage, ...]:
+def stages(
+    suite: str, bound: Bound, members: int, classes: int, reduced: bool = False, randomised: bool = False
+) -> tuple[Stage, ...]:
     """The attacks of a suite within a bound, against an ensemble with ``members`` members.
 
     Attacks that need more classes are left out; see `remark`. ``reduced`` puts a pass in bfloat16 before them.
+    ``randomised``: the ensemble draws a member for each prediction; attacks for such ensembles follow.
     """
     check_suite(suite)
     if bound.norm not in NORMS_OF_SUITES:
@@ -189,6 +199,8 @@ def stages(suite: str, bound: Bound, members: int, classes: int, reduced: bool =
             found.append(Stage(named))
         elif members > 1:
             found += [Stage(named, member) for member in range(members)]
+    if randomised and bound.norm != "l1":
+        found += [Stage(parse_attack(text)) for text in _in_ball(ON_RANDOMISED, bound)]
     return tuple(found)
 
 
@@ -272,7 +284,8 @@ class WorstCase(Task):
     @property
     def used(self) -> dict[str, str]:
         libraries = dict.fromkeys(f"{named.library} {named.version}" for named in self.attacks)
-        shared = [stage for stage in self.stages if stage.member is None]  # a single network has no member stages
+        # only some ensembles have the other stages: a single network has no members, and few ensembles are randomised
+        shared = [stage for stage in self.stages if stage.member is None and not stage.on_randomised]
         return {"libraries": ", ".join(libraries), "attacks": _lineup(shared)}
 
     @property
@@ -301,9 +314,9 @@ class WorstCase(Task):
         """Run the suite on the correctly classified images; fooled images leave.
 
         For a randomised ensemble, the lowest probability of a correct prediction over the stages counts, and an image
-        leaves when it is 0.
+        leaves when it is 0. For a model with random output, new draws judge the images that were chosen in this way.
         """
-        from benchmark.harness.crafting import expected_answers
+        from benchmark.harness.crafting import expected_answers, judged_afresh
         from benchmark.harness.prepared import predict
         from benchmark.harness.prepared import predicted as classes_of
 
@@ -317,7 +330,7 @@ class WorstCase(Task):
         found |= {name: np.zeros(span.size) for name in NORMS}
         broken_at = np.full(span.size, -1)
         log: list[list[dict[str, Any]]] = [[] for _ in range(span.size)]
-        kept: dict[int, Any] = {int(row): images[row] for row in survivors if clean[row] != labels[row]}
+        worst = images.clone()
         for number, stage in enumerate(self.stages):
             if not len(survivors):
                 break
@@ -335,9 +348,10 @@ class WorstCase(Task):
             prediction[survivors[fooled]] = predicted[fooled]
             broken_at[survivors[fooled]] = number
             right[survivors[fooled]] = after[fooled]
-            if subject.keep_images:
-                kept |= dict(zip(survivors[fooled].tolist(), crafted.images[fooled], strict=True))
+            worst[survivors[fooled]] = crafted.images[fooled]
             survivors = survivors[right[survivors] > 0]
+        if subject.draws > 1:
+            prediction, right = judged_afresh(subject, worst, labels, span.first)
         names = np.array([*(stage.label for stage in self.stages), ""], dtype=object)
         values = {
             "label": labels,
@@ -357,7 +371,7 @@ class WorstCase(Task):
         }
         frame = self.records.frame(span, values)
         if subject.keep_images:
-            add_successes(frame, kept)
+            add_successes(frame, {int(row): worst[row] for row in np.flatnonzero(attacked)})
         return frame
 
 
@@ -447,7 +461,7 @@ class WorstCaseSection(Section):
         """One worst case for each bound of the rows."""
         if "strong" in setting.tiers:
             for bound in bounds_of(setting.rows):
-                found = stages(self.suite, bound, setting.members, setting.classes, setting.reduced)
+                found = stages(self.suite, bound, setting.members, setting.classes, setting.reduced, setting.randomised)
                 task = WorstCase(bound, self.suite, found)
                 yield Planned(task, setting.images(self.amount))
 

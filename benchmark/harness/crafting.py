@@ -151,6 +151,16 @@ def expected_answers(
         return answers(subject.ensemble, images, labels, batch_size, subject.draws)
 
 
+def judged_afresh(subject: Subject, images: Tensor, labels: Classes, first: int) -> tuple[Classes, NDArray[np.float64]]:
+    """The predictions for a batch that begins at ``first``, and the probabilities that they are correct, by new draws.
+
+    For a model with random output: an image that was chosen by a low estimate is judged too low by this estimate.
+    """
+    with seeded(0, "final", first):
+        output, right = answers(subject.ensemble, images, labels, len(images), subject.draws)
+    return predicted(output), right
+
+
 def wrong_labels(labels: Classes, classes: int, first: int, seed: int) -> Classes:
     """A uniformly drawn wrong label per image; it depends only on the image's row and the seed."""
     shifts = [1 + number_from(seed, "target", first + i) % (classes - 1) for i in range(len(labels))]

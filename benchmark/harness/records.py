@@ -21,6 +21,8 @@ NORMS = ("linf", "l2", "l1", "l0")
 COSTS = ("forwards", "backwards", "seconds")
 PICTURES = ("image_adversarial", "shape", "members")
 """Columns for the display of the first attacked images; the store keeps them in a separate file."""
+AFRESH = ("strict_prediction", "strict_p_correct")
+"""In tier paper, for a model with random output: prediction and probability of a correct one by the rules of strict."""
 SUCCESSES = ("adversarial", "adversarial_shape")
 """Adversarial images that fool the ensemble, in full precision; the store keeps them in a separate file."""
 

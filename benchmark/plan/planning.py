@@ -28,6 +28,7 @@ from benchmark.plan.run_request import Request, whole
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import is_checkpoint
 from defenses.errors import BadInput
+from defenses.members.combination import parse_combination
 from defenses.members.networks import canonical_network, check_network
 from defenses.training.convergence import doubts
 from defenses.user_functions import is_in_file
@@ -211,6 +212,7 @@ def plan_cells(
         published=published,
         surrogate=surrogate.provenance.identity if surrogate else None,
         reduced=request.acceleration == "reduced",
+        randomised=parse_combination(origin.combine).randomised,
     )
     cells = []
     for section in grid.sections:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from benchmark.api import evaluate
 from benchmark.cli import run
+from benchmark.evaluations import worst_case
 from benchmark.findings import sequential
 from benchmark.findings.statistics import accuracy_interval, mcnemar, mean_interval, paired_difference, paired_test
 from defenses.checkpoints import load_checkpoint
@@ -68,6 +69,33 @@ def test_the_worst_case_is_the_smallest_expected_correctness_over_the_attacks(
     assert (found["p_correct"] <= np.minimum.reduce([one["p_correct"] for one in single.values()])).all()
     stayed = found["stages"].map(len).to_numpy()
     assert (stayed[found["p_correct"] > 0] == stayed.max()).all(), "an image stays while any member is right"
+
+
+def test_tier_strong_ends_with_the_attack_for_randomised_ensembles(
+    drawn: Ensemble, digits: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(worst_case.SUITES, "quick", ("fgsm({ball})",))
+    images, labels, records = digits[0][:20], digits[1][:20], dict[str, pd.DataFrame]()
+    averaged = Ensemble(list(drawn.members), drawn.mean).eval()
+    for model, count in ((drawn, 2), (averaged, 1)):
+        evaluate(model, images, labels, ["pgd(eps=0.1)"], suite="quick", records=records)
+        (found,) = records.values()
+        assert found["stages"].map(len).max() == count
+        assert found["broken_by"].str.startswith("arc").any() == (model is drawn)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_run_plans_that_attack_from_the_rule_of_the_ensemble(
+    here: Path, robust_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(worst_case.SUITES, "quick", ("fgsm({ball})",))
+    specs = {"Drawn": f"{robust_checkpoint}(combine=random)", "Mean": str(robust_checkpoint)}
+    chosen = [word for label, spec in specs.items() for word in ("--defense", f"{label}={spec}")]
+    options = ["--attack", "fgsm(eps=0.1)", "--samples", "20", "--tier", "strong", "--out", "s"]
+    assert run(["run", "demo", *chosen, *options]) == 0
+    table = pd.read_csv(here / "s" / "strong.csv")
+    names = table.groupby("defense")["attack"].agg(lambda column: [text.partition("(")[0] for text in column])
+    assert names["Drawn"] == ["fgsm", "arc"] and names["Mean"] == ["fgsm"]
 
 
 def test_restarts_lower_the_expected_accuracy(drawn: Ensemble, digits: tuple[Tensor, Tensor]) -> None:

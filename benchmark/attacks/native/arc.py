@@ -63,31 +63,30 @@ def _walk(
             if not len(rows):
                 continue
             before = right[:, rows]
-            plain, careful = _crossed(model, x[rows], clean[rows], labels[rows], own, before, attack)
-            after = _right(model, plain, labels[rows])
-            lost = (~before & after).any(0)  # a member that was fooled is right again
-            if lost.any():
-                again = _right(model, careful[lost], labels[rows[lost]])
+            normal, margin = _nearest_boundary(model, x[rows], labels[rows], own, attack)
+            moved = step_over(x[rows], clean[rows], normal, normal, margin, attack.bound)
+            after = _right(model, moved, labels[rows])
+            lost = torch.nonzero((~before & after).any(0)).flatten()  # a member that was fooled is right again
+            if len(lost):
+                here, around, classes = x[rows[lost]], clean[rows[lost]], labels[rows[lost]]
+                away = _away(model, here, classes, ~before[:, lost])
+                way = _scaled(normal[lost], attack.bound) + _scaled(away, attack.bound)
+                careful = step_over(here, around, normal[lost], way, margin[lost], attack.bound)
+                again = _right(model, careful, classes)
                 use = model.expected(again) <= model.expected(after[:, lost]) + ROUNDING
-                chosen = torch.nonzero(lost).flatten()[use]
-                plain[chosen], after[:, chosen] = careful[chosen], again[:, use]
+                moved[lost[use]], after[:, lost[use]] = careful[use], again[:, use]
             kept = model.expected(after) <= model.expected(before) + ROUNDING
-            x[rows[kept]], right[:, rows[kept]] = plain[kept], after[:, kept]
+            x[rows[kept]], right[:, rows[kept]] = moved[kept], after[:, kept]
     return x, model.expected(right)
 
 
-def _crossed(
-    model: AttackedModel, x: Tensor, clean: Tensor, labels: Tensor, member: Tensor, right: Tensor, attack: ARC
+def _nearest_boundary(
+    model: AttackedModel, x: Tensor, labels: Tensor, member: Tensor, attack: ARC
 ) -> tuple[Tensor, Tensor]:
-    """Cross the nearest linearised boundary of one member per image, in two ways; return both results.
-
-    The first step is the shortest one. The second step also moves away from the boundaries of the members that are
-    already fooled.
-    """
+    """Normal and margin of the nearest linearised boundary of one member per image."""
     point = x.detach().requires_grad_()
     rows = torch.arange(len(x), device=x.device)
-    every = model.member_logits(point)
-    logits = every[member, rows]
+    logits = model.logits_of(member, point)
     others = logits.detach().scatter(-1, labels[:, None], -float("inf")).argsort(-1, descending=True)
     nearest = x.new_full((len(x),), float("inf"))
     margin, normal = torch.zeros_like(nearest), torch.zeros_like(x)
@@ -98,13 +97,17 @@ def _crossed(
         closer = distance < nearest
         nearest, margin = torch.where(closer, distance, nearest), torch.where(closer, gap.detach(), margin)
         normal[closer] = -gradient[closer]
+    return normal, margin
+
+
+def _away(model: AttackedModel, x: Tensor, labels: Tensor, fooled: Tensor) -> Tensor:
+    """The direction away from the boundaries of the fooled members, a mask (K, N), without those never drawn."""
+    point = x.detach().requires_grad_()
+    every = model.member_logits(point)
+    rows = torch.arange(len(x), device=x.device)
     lead = every.scatter(-1, labels.expand(len(every), -1)[..., None], -float("inf")).amax(-1) - every[:, rows, labels]
-    (away,) = torch.autograd.grad((lead * ~right).sum(), point)  # zero if no member is fooled: not the first gradient
-    both = _scaled(normal, attack.bound) + _scaled(away, attack.bound)
-    return (
-        step_over(x, clean, normal, normal, margin, attack.bound),
-        step_over(x, clean, normal, both, margin, attack.bound),
-    )
+    (away,) = torch.autograd.grad((lead * (fooled & _drawn(model, every))).sum(), point)
+    return away
 
 
 def _scaled(gradient: Tensor, bound: Bound) -> Tensor:
@@ -147,5 +150,11 @@ def dual_norm(gradient: Tensor, bound: Bound) -> Tensor:
 
 @torch.no_grad()
 def _right(model: AttackedModel, x: Tensor, labels: Tensor) -> Tensor:
-    """Mask of the members that are right, (K, N)."""
-    return model.member_logits(x).argmax(-1) == labels
+    """Mask of the members that are right, (K, N); a member that is never drawn counts as wrong."""
+    every = model.member_logits(x)
+    return (every.argmax(-1) == labels) & _drawn(model, every)
+
+
+def _drawn(model: AttackedModel, every: Tensor) -> Tensor:
+    """Mask (K, 1) of the members that can be drawn; every member, unless its probability is 0."""
+    return (model.weights(len(every)) > 0).to(every.device)[:, None]

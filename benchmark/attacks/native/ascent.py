@@ -40,6 +40,8 @@ def restarted(
     """
     assert isinstance(model, AttackedModel)
     lowest = torch.full((len(images),), torch.inf, device=images.device)
+    if first and model.combination.randomised and not attack.targeted:  # earlier starts left their best images
+        lowest[survivors] = model.probability_right(adversarial[survivors], labels[survivors])
     for restart in range(first, first + attack.restarts):
         if not len(survivors):
             break

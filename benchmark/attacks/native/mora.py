@@ -34,44 +34,57 @@ TEMPERATURE = 0.2
 
 
 def mora(model: nn.Module, images: Tensor, labels: Tensor, attack: MORA) -> Tensor:
-    """One untargeted ascent per mix, then one towards each target class; each ascent gets only the survivors."""
+    """One untargeted ascent per mix, then one towards each target class; each ascent gets only the survivors.
+
+    An image survives until no member that can be drawn is right. For other ensembles: until the prediction is wrong.
+    """
     assert isinstance(model, AttackedModel)
     with torch.no_grad():
         order = model(images).scatter(-1, labels[:, None], -float("inf")).argsort(-1, descending=True)
     runs: list[tuple[float, int | None]] = [(mix, None) for mix in attack.mixes]
     runs += [(attack.mixes[0], rank) for rank in range(min(attack.targets, order.shape[-1] - 1))]
     adversarial = images.clone()
+    lowest = torch.full((len(images),), torch.inf, device=images.device)
     survivors = torch.arange(len(images), device=images.device)
     for number, (mix, rank) in enumerate(runs):
         if not len(survivors):
             break
         start = random_start(model, images, survivors, attack.bound, number)
         targets = None if rank is None else order[survivors, rank]
-        x, fooled = _ascend(model, images[survivors], start, labels[survivors], targets, mix, attack)
-        adversarial[survivors] = x
-        survivors = survivors[~fooled]
+        x, right = _ascend(model, images[survivors], start, labels[survivors], targets, mix, attack)
+        better = right <= lowest[survivors]
+        adversarial[survivors[better]], lowest[survivors[better]] = x[better], right[better]
+        survivors = survivors[right > 0]
     return adversarial
 
 
 def _ascend(
     model: AttackedModel, clean: Tensor, start: Tensor, labels: Tensor, targets: Tensor | None, mix: float, attack: MORA
 ) -> tuple[Tensor, Tensor]:
+    """The last of the iterates with the lowest probability of a correct prediction, and this probability."""
     rule = model.combination if attack.average == "ensemble" else parse_combination(attack.average)
-    x, previous = start.clone(), start.clone()
-    fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    x, previous, best = start.clone(), start.clone(), start.clone()
+    lowest = torch.full((len(x),), torch.inf, device=x.device)
+
+    def note(rows: Tensor, members: Tensor) -> Tensor:
+        """Remember the iterates that are better; return the mask of the images that are still right."""
+        right = probability_right(model, members, rule, labels[rows])
+        better = rows[right <= lowest[rows]]
+        best[better], lowest[rows] = x[better], torch.minimum(lowest[rows], right)
+        return right > 0
+
     running = torch.arange(len(x), device=x.device)
     for step in range(attack.steps):
         point = x[running].requires_grad_()
         members = model.member_logits(point)
         output = smooth(members, rule)
-        hit = rule.combine(members.detach()).argmax(-1) != labels[running]
         aims = None if targets is None else targets[running]
         loss = LOSSES[attack.variant](members, output, labels[running], aims, mix)
         (gradient,) = torch.autograd.grad(loss.sum(), point)
-        fooled[running[hit]] = True
-        running, gradient = running[~hit], gradient[~hit]
+        left = note(running, members.detach())
+        running, gradient = running[left], gradient[left]
         if not len(running):
-            return x, fooled
+            return best, lowest
         size = 2 * attack.eps * (1 + math.cos(math.pi * step / attack.steps)) / 2
         here, around = x[running], clean[running]
         there = project(here + uphill(gradient, here, attack.bound, size), around, attack.bound)
@@ -80,9 +93,15 @@ def _ascend(
         previous[running] = here
         x[running] = project(moved, around, attack.bound)
     with torch.no_grad():
-        output = rule.combine(model.member_logits(x[running]))
-        fooled[running] = output.argmax(-1) != labels[running]
-    return x, fooled
+        note(running, model.member_logits(x[running]))
+    return best, lowest
+
+
+def probability_right(model: AttackedModel, members: Tensor, rule: Combination, labels: Tensor) -> Tensor:
+    """Probability of a correct prediction, (N,), from member logits; 0 or 1 if the ensemble is not randomised."""
+    if model.combination.randomised:
+        return model.expected(members.argmax(-1) == labels)
+    return (rule.combine(members).argmax(-1) == labels).float()
 
 
 def smooth(members: Tensor, rule: Combination) -> Tensor:

@@ -29,6 +29,24 @@ def test_the_shift_keeps_everything_an_attack_may_look_at(ensemble: Ensemble, di
     assert torch.equal(shifted.amin(-1), torch.zeros(20)), "no entry is negative, so masking with 0 works"
 
 
+@pytest.mark.parametrize("eot", [1, 3])
+def test_logits_of_one_member_per_image_are_those_among_all_members(
+    eot: int, ensemble: Ensemble, digits: Digits
+) -> None:
+    class Own(Ensemble):
+        def member_logits(self, images: Tensor) -> Tensor:
+            return 2 * super().member_logits(images)
+
+    images, members = digits[0][:7], torch.tensor([1, 0, 0, 1, 1, 0, 1])
+    for model in (ensemble, Own(list(ensemble.members), ensemble.mean), ensemble.member(0)):
+        chosen, attacked = members.clamp_max(len(model) - 1), AttackedModel(model.eval(), eot=eot)
+        with torch.no_grad():
+            wanted = attacked.member_logits(images)[chosen, torch.arange(7)]
+            passes = attacked.forwards
+            torch.testing.assert_close(attacked.logits_of(chosen, images), wanted, atol=1e-5, rtol=1e-5)
+        assert attacked.forwards == 2 * passes == 2 * 7 * eot
+
+
 def test_the_shift_does_not_change_the_gradient(ensemble: Ensemble, digits: Digits) -> None:
     images, labels = digits[0][:10], digits[1][:10]
     gradients = []

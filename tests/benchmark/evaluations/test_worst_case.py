@@ -17,18 +17,28 @@ from torch import Tensor, nn
 
 from benchmark.api import evaluate
 from benchmark.attacks import parse_attack
-from benchmark.attacks.bounds import Bound
+from benchmark.attacks.bounds import Bound, Norm
 from benchmark.cells.cell import Cell
 from benchmark.cells.store import Store
 from benchmark.cli import run as adp_bench
 from benchmark.evaluations import worst_case
+from benchmark.evaluations.task import Setting
 from benchmark.evaluations.whitebox import WhiteBox
-from benchmark.evaluations.worst_case import WorstCase, from_wide, long_stages, read_stage, stages
+from benchmark.evaluations.worst_case import (
+    WorstCase,
+    WorstCaseSection,
+    from_wide,
+    long_stages,
+    read_stage,
+    stages,
+)
 from benchmark.findings.results import Results, read_results
 from benchmark.findings.suites import suite_table
 from benchmark.findings.tier_gap import gap_table
 from benchmark.harness.acceleration import InBfloat16
-from benchmark.harness.prepared import predict, prepared
+from benchmark.harness.prepared import answers, predict, prepared
+from benchmark.harness.records import Span
+from benchmark.harness.subject import Subject
 from benchmark.plan.grid import Wish, narrow
 from benchmark.plan.presets import load_preset
 from benchmark.reports import write_report
@@ -232,6 +242,63 @@ def test_members_are_attacked_one_by_one_where_there_are_several() -> None:
     bound = Bound("linf", EPS)
     assert [stage.member for stage in stages("full", bound, 1, 10)] == [None] * 4
     assert [stage.member for stage in stages("full", bound, 4, 10)] == [None, None, None, 0, 1, 2, 3, None]
+
+
+@pytest.mark.parametrize("suite", ["full", "quick"])
+@pytest.mark.parametrize(("bound", "more"), [("linf", ["arc"]), ("l2", ["arc"]), ("l1", [])])
+def test_a_randomised_ensemble_is_also_attacked_by_the_attack_made_for_it(
+    suite: str, bound: Norm, more: list[str], make_cell: MakeCell
+) -> None:
+    limit = Bound(bound, 0.5)
+
+    def planned(randomised: bool) -> WorstCase:
+        rows = parse_attack(f"pgd(eps=0.5,norm={limit.norm})")
+        setting = Setting(3, 10, ("strong",), (rows,), lambda amount: 5, 5, lambda named, classifier: None)
+        ((task, *_),) = WorstCaseSection(suite=suite).plan(replace(setting, randomised=randomised))
+        assert isinstance(task, WorstCase)
+        return task
+
+    usual, drawn = planned(False), planned(True)
+    assert usual.stages == stages(suite, limit, 3, 10), "other ensembles keep their cells"
+    assert drawn.stages[: len(usual.stages)] == usual.stages
+    last = drawn.stages[len(usual.stages) :]
+    assert [stage.named.name for stage in last] == more
+    assert {stage.named.bound for stage in drawn.stages} == {limit}
+    assert all(read_stage(stage.written()) == stage for stage in last)
+    one, other = make_cell(usual), make_cell(drawn)
+    assert one.line == other.line and one.circumstances == other.circumstances, "the two can be compared"
+    assert (one.identity != other.identity) == bool(more)
+
+
+def test_the_attack_for_randomised_ensembles_lowers_the_worst_case_where_gradients_of_the_mean_cancel() -> None:
+    """Two members with nearly opposite normals: a step along the gradient of the mean fools the nearer one alone."""
+
+    class Plane(nn.Module):
+        def __init__(self, slope: float, bias: float) -> None:
+            super().__init__()
+            self.slope, self.bias = slope, bias
+
+        def forward(self, images: Tensor) -> Tensor:
+            first, second, *_ = images.flatten(1).T
+            height = 40 * (self.slope * first + second + self.bias)
+            return torch.stack([torch.zeros_like(height), height], -1)
+
+    model = Ensemble([Plane(4.0, -2.55), Plane(-4.0, 1.4)], combine="random").eval()
+    images, labels, limit = torch.full((4, 1, 2, 2), 0.5), np.zeros(4, dtype=np.int64), Bound("linf", 0.2)
+    with prepared(model), torch.no_grad():
+        logits = model.member_logits(images)
+        outputs, right = answers(model, images, labels, 4)
+        subject = Subject(model, model, images, labels, logits, outputs, None, expected=right)
+        for randomised, wanted in ((False, 0.5), (True, 0.0)):
+            suite = tuple(
+                stage
+                for stage in stages("full", limit, 2, 2, randomised=randomised)
+                if stage.named.name in ("fgsm", "arc")
+            )
+            with torch.enable_grad():
+                found = WorstCase(limit, "full", suite).batch(subject, Span(0, 4), 0)
+            assert (found["p_correct"] == wanted).all(), randomised
+    assert (found["broken_by"].str.startswith("arc")).all() and (found["broken_at"] == len(suite) - 1).all()
 
 
 def test_an_unknown_suite_is_refused() -> None:

@@ -139,6 +139,42 @@ def test_its_spec_and_its_refusals() -> None:
             parse_attack(spec)
 
 
+class _Noting(nn.Module):
+    """A plane that counts the images that need a gradient."""
+
+    def __init__(self, plane: Plane) -> None:
+        super().__init__()
+        self.plane, self.count = plane, 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.count += len(images) * images.requires_grad
+        return self.plane(images)
+
+
+def test_a_step_over_the_boundary_of_one_member_runs_this_member_alone() -> None:
+    """No member can be fooled within the ball: every image gets one gradient of every member in a round."""
+    members = [_Noting(Plane([1.0, slope, 0.0, 0.0], -20.0)) for slope in (-1.0, 1.0, 2.0)]
+    images = MIDDLE.expand(5, -1, -1, -1).contiguous()
+    model = _attacked(list(members), count=5)
+    arc(model, images, torch.zeros(5, dtype=torch.long), ARC(0.1, steps=1))
+    assert [member.count for member in members] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_member_that_is_never_drawn_changes_nothing(norm: str) -> None:
+    """Crossing its boundary would cost a part of the radius, and keeping it fooled would cost directions."""
+    drawn: list[nn.Module] = [Plane([4.0, 1.0, 0.0, 0.0], -2.55), Plane([-4.0, 1.0, 0.0, 0.0], 1.45)]
+    images = MIDDLE + 0.02 * torch.rand((8, 1, 2, 2), generator=torch.Generator().manual_seed(0))
+    labels = torch.zeros(8, dtype=torch.long)
+    for spare in ([0.0, -1.0, 1.0, 0.0], [0.0, -9.0, 0.0, 0.0]):
+        for bias in (-0.05, 4.7):  # right on the clean images, or wrong
+            attack = ARC(0.2, norm=norm, steps=4)  # type: ignore[arg-type]
+            two = arc(_attacked(drawn, count=8), images, labels, attack)
+            third = Plane(spare, bias)
+            three = arc(_attacked([*drawn, third], "random(p=0.5x0.5x0)", count=8), images, labels, attack)
+            assert torch.equal(two, three)
+
+
 def test_its_first_gradient_is_not_that_of_members_that_are_fooled_already() -> None:
     """While no member is fooled that gradient is zero, and the check for dead gradients looks at the first one."""
     model = _attacked([Plane([1.0, -2.0, 3.0, 0.0], -1.3), Plane([1.0, 1.0, 0.0, 1.0], -2.0)])

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.definitions import PGD
 from benchmark.attacks.native.ascent import pgd, restarted
+from defenses.members.ensemble import Ensemble
 
 EPS = 0.25
 BRIGHT, DARK = 0.5, 0.25
@@ -64,3 +65,29 @@ def test_towards_a_target_the_loss_falls(images: Tensor, model: AttackedModel) -
     found = pgd(model, images, torch.ones(3, dtype=torch.int64), attack)
     wanted = images + (_start(model, 0) + EPS / 2).clamp(-EPS, EPS)
     torch.testing.assert_close(found, wanted.clamp(0, 1), atol=1e-6, rtol=0)
+
+
+class _Never(nn.Module):
+    """Class 0 everywhere."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        certain = 5 + 0 * images.flatten(1).mean(1)
+        return torch.stack([certain, torch.zeros_like(certain)], dim=1)
+
+
+@pytest.mark.parametrize("combine", ["random", "probabilities"])
+def test_further_starts_on_a_randomised_ensemble_keep_the_best_image_of_the_starts_before(
+    combine: str, images: Tensor
+) -> None:
+    """One member is fooled by the brightest image of the ball alone, which short steps do not reach."""
+    model = AttackedModel(Ensemble([_Brighter(), _Never()], combine=combine).eval(), draws=range(3))
+    labels, adversarial = torch.zeros(3, dtype=torch.int64), images.clone()
+    left = restarted(model, images, labels, PGD(EPS, steps=2, step_size=EPS), adversarial, torch.arange(3))
+    best = adversarial.clone()
+    before = model.probability_right(best, labels)
+    restarted(model, images, labels, PGD(EPS, steps=1, step_size=EPS / 100), adversarial, left, first=1)
+    if combine == "random":
+        assert before.tolist() == [0.5, 1.0, 0.5]
+        assert torch.equal(adversarial[[0, 2]], best[[0, 2]]), "the weaker attack overwrites nothing"
+    else:
+        assert not torch.equal(adversarial, best), "without randomness the last image counts"

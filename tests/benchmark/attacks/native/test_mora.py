@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from benchmark.attacks.attacked import AttackedModel
 from benchmark.attacks.definitions import MORA
 from benchmark.attacks.native.mora import mora
+from defenses.members.ensemble import Ensemble
 
 EPS = 0.25
 LAST = len(MORA.mixes) - 1
@@ -100,3 +101,61 @@ def test_what_is_never_fooled_is_started_once_per_mix_and_once_per_other_class(t
     model = AttackedModel(_Peak(), draws=range(2))
     mora(model, images, torch.zeros(2, dtype=torch.int64), MORA(EPS, steps=3, targets=targets))
     assert model.backwards == 2 * 3 * starts, "of two classes, one is another class"
+
+
+# --- randomised ensembles ---
+
+
+class _Above(nn.Module):
+    """Class 1 where a pixel is above a limit; the logits differ by ``slope`` times the distance."""
+
+    def __init__(self, pixel: int, limit: float, slope: float) -> None:
+        super().__init__()
+        self.pixel, self.limit, self.slope = pixel, limit, slope
+
+    def forward(self, images: Tensor) -> Tensor:
+        height = self.slope * (images.flatten(1)[:, self.pixel] - self.limit)
+        return torch.stack([torch.zeros_like(height), height], dim=1)
+
+
+def _drawn(*members: nn.Module, combine: str = "random") -> AttackedModel:
+    return AttackedModel(Ensemble(list(members), combine=combine).eval(), draws=range(4))
+
+
+GREY, ZEROS = torch.full((4, 1, 2, 2), 0.5), torch.zeros(4, dtype=torch.int64)
+
+
+def test_an_image_stays_until_every_member_of_a_randomised_ensemble_is_wrong() -> None:
+    """The first member is wrong already, and so certain that the mean is wrong too; the second one is right."""
+    model = _drawn(_Above(0, 0.1, 100.0), _Above(1, 0.6, 5.0))
+    assert (model(GREY).argmax(-1) == 1).all() and (model.probability_right(GREY, ZEROS) == 0.5).all()
+    found = mora(model, GREY, ZEROS, MORA(EPS, steps=20, targets=0))
+    assert (model.probability_right(found, ZEROS) == 0).all()
+
+
+def test_a_further_ascent_never_makes_a_correct_prediction_more_likely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two members cannot be fooled together, and an ascent of one step often fools the less likely one."""
+    images, labels = torch.full((40, 1, 2, 2), 0.5), torch.zeros(40, dtype=torch.int64)
+    drawn = Ensemble([_Above(0, 0.55, 40.0), _Above(0, 0.45, -9.0)], combine="random(p=0.4x0.6)").eval()
+    before, mixes, first = torch.ones(40), MORA.mixes, 0.0
+    for count in range(1, len(mixes) + 1):
+        monkeypatch.setattr(MORA, "mixes", mixes[:count])
+        model = AttackedModel(drawn, draws=range(40))
+        right = model.probability_right(mora(model, images, labels, MORA(EPS, steps=1, targets=0)), labels)
+        assert (right <= before).all()
+        before, first = right, first or right.mean().item()
+    assert before.mean() < first, "ascents differ, so one could be worse than another"
+
+
+def test_the_image_with_the_lowest_expected_accuracy_is_kept() -> None:
+    """Of two members that cannot be fooled together, each ascent may end at either; the likelier one counts 0.9."""
+    up, down = _Above(0, 0.55, 9.0), _Above(0, 0.45, -9.0)
+    model = _drawn(up, down, combine="random(p=0.1x0.9)")
+    found = mora(model, GREY, ZEROS, MORA(EPS, steps=3, targets=0))
+    assert (model.probability_right(found, ZEROS) < 0.2).all()
+
+
+def test_members_that_are_never_drawn_need_not_be_wrong() -> None:
+    model = _drawn(_Above(1, 0.6, 5.0), _Above(0, 0.9, 1.0), combine="random(p=1x0)")
+    mora(model, GREY, ZEROS, MORA(EPS, steps=20, targets=1))
+    assert model.backwards < 4 * 20, "fooled within the first ascent"
