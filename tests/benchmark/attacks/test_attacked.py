@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -55,6 +58,34 @@ def test_the_shift_does_not_change_the_gradient(ensemble: Ensemble, digits: Digi
         functional.cross_entropy(model(point), labels).backward()
         gradients.append(point.grad)
     assert torch.allclose(gradients[0], gradients[1], atol=1e-7)
+
+
+def test_a_confident_ensemble_gets_the_signs_of_float64_where_the_log_of_its_probability_loses_them() -> None:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
+    heads = torch.randn(10, 32) / 6 + 0.02 * torch.randn(3, 10, 32)
+    members = [nn.Sequential(body, nn.Linear(32, 10)) for _ in heads]
+    for member, head in zip(members, heads, strict=True):
+        member[1].weight = nn.Parameter(120 * head)
+    ensemble, images = Ensemble(members).eval(), torch.rand(200, 1, 8, 8)
+    labels = ensemble(images).argmax(-1)
+
+    def signs(model: nn.Module, loss: Callable[[nn.Module, Tensor], Tensor], dtype: torch.dtype) -> Tensor:
+        point = images.to(dtype).requires_grad_()
+        return torch.autograd.grad(loss(model, point), point)[0].sign()
+
+    def cross_entropy(model: nn.Module, point: Tensor) -> Tensor:
+        return functional.cross_entropy(AttackedModel(model)(point), labels, reduction="sum")
+
+    def log_of_probability(model: nn.Module, point: Tensor) -> Tensor:
+        return -model(point).exp().gather(-1, labels[:, None]).log().sum()
+
+    exact = signs(copy.deepcopy(ensemble).double(), log_of_probability, torch.float64)
+    wrong = [
+        int(((signs(ensemble, loss, torch.float32) == exact).flatten(1).float().mean(1) < 0.99).sum())
+        for loss in (cross_entropy, log_of_probability)
+    ]
+    assert wrong[0] <= 2 < 10 <= wrong[1]
 
 
 def test_probabilities_are_those_of_the_averaged_prediction(ensemble: Ensemble, digits: Digits) -> None:
