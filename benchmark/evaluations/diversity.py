@@ -43,6 +43,7 @@ class Diversity(Task):
     evaluation: ClassVar[str] = "diversity"
     records: ClassVar[Schema] = RECORDS.plus(
         Column("led", "float64", "log ensemble diversity, true label removed", float("nan")),
+        Column("confidence", "float64", "largest probability of the ensemble's prediction", float("nan")),
         Column("probabilities_{member}", "object", "what a member predicts for one of the first images"),
         Column("tsne_{member}", "object", "place of a member's features in the plane"),
     )
@@ -63,8 +64,9 @@ class Diversity(Task):
         labels, clean = subject.labels[span.rows], subject.clean[span.rows]
         logits = subject.logits[:, span.rows]
         led = log_ensemble_diversity(logits, torch.from_numpy(labels)).double().numpy()
+        confidence = subject.ensemble.combination.combine(logits).amax(-1).exp().double().numpy()
         values = {"label": labels, "clean_prediction": clean, "correct": clean == labels, "led": led}
-        frame = self.records.frame(span, {**values, "batch_size": span.size})
+        frame = self.records.frame(span, {**values, "confidence": confidence, "batch_size": span.size})
         if span.first == 0:
             shown = torch.softmax(logits[:, :SHOWN].double(), -1).numpy()
             for k, member in enumerate(shown):

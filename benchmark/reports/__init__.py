@@ -8,6 +8,7 @@ from benchmark.cells.store import Store
 from benchmark.findings.comparison import comparison_of
 from benchmark.findings.crosscheck import crosscheck_table
 from benchmark.findings.diagnostics import Diagnosis
+from benchmark.findings.diversities import diversity_table
 from benchmark.findings.layout import Layout
 from benchmark.findings.radii import radius_curves, radius_table
 from benchmark.findings.results import read_results
@@ -62,6 +63,7 @@ def write_report(
         "strong": suite_table(results),
         "transfer": transfer_table(results),
         "detection": detection_table(results),
+        "diversity": diversity_table(results),
         "radii": radius_table(smallest),
     }
     for name, table in tables.items():

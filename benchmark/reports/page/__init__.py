@@ -90,6 +90,10 @@ def _content(folder: Path, shown: Shown) -> dict[str, Any]:
             tables["strong"],
         ),
         "Transferability": plain("transfer.csv: every source and target model, in percent", tables["transfer"]),
+        "Diversity": plain(
+            "diversity.csv: median log ensemble diversity, mean confidence, and accuracy in percent",
+            tables["diversity"],
+        ),
         "Seeds": plain("seeds.csv: mean and standard deviation over seeds, in percent", tables["seeds"]),
         "Detection": plain(
             "detection.csv: AUC, and true positive rate at fixed false positive rates", tables["detection"]

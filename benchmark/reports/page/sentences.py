@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from benchmark.attacks.bounds import SYMBOLS, Norm
 from benchmark.evaluations.clean import Clean
-from benchmark.evaluations.diversity import Diversity
 from benchmark.findings import naming
 from benchmark.findings.checks import CHECKS
 from benchmark.findings.comparison import Comparison
@@ -51,8 +49,8 @@ def verdict(layout: Layout, comparison: Comparison | None, tables: dict[str, pd.
         return _detected(tables["detection"])
     if not tables["transfer"].empty:
         return _transferred(tables["transfer"])
-    if diverse := _diverse(layout.results):
-        return diverse
+    if not tables["diversity"].empty:
+        return _diverse(tables["diversity"])
     values = [
         layout.unattacked(d, name)["clean_accuracy"].mean() for d in layout.datasets for name in layout.defenses(d)
     ]
@@ -117,17 +115,18 @@ def _transferred(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def _diverse(results: Results) -> list[str]:
-    medians: dict[str, list[float]] = {}
-    for cell in results.of(Diversity):
-        medians.setdefault(cell.ensemble.defense, []).append(float(results.records[cell]["led"].median()))
-    if not medians:
-        return []
-    told = naming.listed(f"{naming.inline(name)}: {np.mean(values):.2f}" for name, values in medians.items())
-    return [
+def _diverse(table: pd.DataFrame) -> list[str]:
+    means = table.groupby("defense", sort=False)[["led_median", "confidence_mean"]].mean()
+    told = naming.listed(f"{naming.inline(str(name))}: {value:.2f}" for name, value in means["led_median"].items())
+    words = [
         f"Median log ensemble diversity: {told}.",
         "Zero is the most diverse. Diversity is what ADP trains for; it is no robustness by itself.",
     ]
+    confident = means["confidence_mean"].dropna()
+    if not confident.empty:
+        told = naming.listed(f"{naming.inline(str(name))}: {value:.2f}" for name, value in confident.items())
+        words.append(f"Mean confidence: {told}. Compare defenses with equal confidence.")
+    return words
 
 
 # --- the findings of each tier ---

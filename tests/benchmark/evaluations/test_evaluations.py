@@ -235,6 +235,7 @@ def test_diversity_keeps_led_of_the_true_label_features_and_some_predictions(sub
     frame = Diversity().batch(subject, ALL, seed=0)
     members = torch.softmax(subject.logits.double(), -1).numpy()
     np.testing.assert_allclose(frame["led"], _led(members, subject.labels), atol=1e-3)
+    np.testing.assert_allclose(frame["confidence"], members.mean(0).max(-1), rtol=1e-5)
     for k in range(2):
         kept = frame[f"probabilities_net{k + 1}"].dropna()
         assert kept.index.tolist() == list(range(diversity.SHOWN))

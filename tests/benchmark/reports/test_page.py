@@ -68,7 +68,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Figure]]
 
 def _write(store: Store, figures: Sequence[Figure]) -> None:
     results = read_results(store)
-    tables = {name: pd.DataFrame() for name in ("gap", "strong", "transfer", "seeds", "detection")}
+    tables = {name: pd.DataFrame() for name in ("gap", "strong", "transfer", "seeds", "detection", "diversity")}
     write_page(store.folder, Shown(Layout(results), None, crosscheck_table(results), tables, figures))
 
 
