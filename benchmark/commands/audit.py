@@ -37,7 +37,10 @@ def audit(
     budget: Annotated[str | None, typer.Option(help="Start no new attack after this time: 90s, 30m, 2h.")] = None,
     network: Annotated[str | None, typer.Option(help="Network of each member, if the model is a defense spec.")] = None,
     members: Annotated[int, typer.Option(help="Number of members, if the model is a defense spec.")] = 3,
-    recipe: Annotated[str, typer.Option(help="Training recipe, if the model is a defense spec.")] = "fast",
+    recipe: Annotated[
+        str,
+        typer.Option(help="Training recipe, if the model is a defense spec.  [default: the preset's]"),
+    ] = "",
     seed: Annotated[int, typer.Option(help="Seed of training and of the attacks.")] = 0,
     batch_size: Annotated[int, typer.Option(help="Number of images in an attack batch.")] = 100,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps or xpu.")] = "auto",
@@ -59,6 +62,7 @@ def audit(
     from benchmark.harness.tiers import check_tier
     from benchmark.machine.clock import seconds_of
     from benchmark.machine.devices import find_device, present, set_threads
+    from benchmark.plan.presets import usual_recipe
     from benchmark.reports.figures.drawing import slug
     from defenses.files import writable_folder, write_text
 
@@ -82,7 +86,7 @@ def audit(
         budget=seconds_of(budget) if budget else None,
         device=present(find_device(device)),
     )
-    request = EnsembleRequest(model, dataset, network or "", members, recipe, seed, trust)
+    request = EnsembleRequest(model, dataset, network or "", members, recipe or usual_recipe(dataset), seed, trust)
     set_threads(threads, [request.about.threads])
 
     def say(words: str) -> None:

@@ -61,6 +61,11 @@ class Grid:
         return bounds_of(self.rows) if "strong" in self.tiers else []
 
 
+USUAL_RECIPE = "fast"
+"""The recipe of a preset that names none, and of our presets on the user's own data or network: recipe `reference`
+takes hours, and the project has such ensembles of its own data and networks only."""
+
+
 @dataclass(frozen=True)
 class Wish:
     """The user's changes to a preset; an empty field keeps the value of the preset."""
@@ -91,7 +96,8 @@ def narrow(preset: Preset, wish: Wish) -> Preset:
     for name in wish.datasets:
         if name not in held:
             raise BadInput(f"preset {preset.name!r} has no dataset {name!r}; it has {' and '.join(held)}")
-    grids = [_narrowed(grid, wish) for grid in preset.grids if not wish.datasets or grid.dataset in wish.datasets]
+    ours = not preset.name.endswith(".toml")
+    grids = [_narrowed(grid, wish, ours) for grid in preset.grids if not wish.datasets or grid.dataset in wish.datasets]
     if wish.surrogate not in (None, "none") and not any(grid.section(BlackBoxSection) for grid in grids):
         raise BadInput(
             f"--surrogate needs black-box attacks, but preset {preset.name!r} has none here; choose a "
@@ -124,7 +130,9 @@ def _attacks(grid: Grid) -> bool:
     return any(section.attacks for section in grid.sections) or grid.section(CleanSection) is not None
 
 
-def _narrowed(grid: Grid, wish: Wish) -> Grid:
+def _narrowed(grid: Grid, wish: Wish, ours: bool) -> Grid:
+    """A grid with the user's changes; ``ours`` is true for a preset of the project."""
+    brought = ours and (is_own(grid.dataset) or (wish.network and wish.network != grid.network))
     choice = Choice(
         attacks=wish.attacks,
         has_rows=grid.section(WhiteBoxSection) is not None,
@@ -141,7 +149,7 @@ def _narrowed(grid: Grid, wish: Wish) -> Grid:
         labels=labels,
         network=wish.network or grid.network,
         members=grid.members if wish.members is None else wish.members,
-        recipe=wish.recipe or grid.recipe,
+        recipe=wish.recipe or (USUAL_RECIPE if brought else grid.recipe),
         batch_size=wish.batch_size or grid.batch_size,
         sections=tuple(section for section in found if section is not None),
     )

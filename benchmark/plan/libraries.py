@@ -10,7 +10,7 @@ from benchmark.evaluations.task import Amount
 from benchmark.evaluations.whitebox import Row, WhiteBoxSection
 from benchmark.plan.grid import Grid
 from benchmark.plan.labels import read_labels
-from benchmark.plan.presets import Preset
+from benchmark.plan.presets import Preset, usual_recipe
 from defenses import specs
 from defenses.errors import BadInput
 from defenses.training.recipes import Look
@@ -110,7 +110,7 @@ def crosscheck_preset(dataset: str, defense: str, asked: list[str], samples: int
         tiers=("strict",),
         members=3,
         network=about.network,
-        recipe="fast",
+        recipe=usual_recipe(dataset),
         batch_size=100,
         sections=(WhiteBoxSection(rows),),
     )

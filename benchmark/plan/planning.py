@@ -20,7 +20,7 @@ from benchmark.evaluations.task import Setting
 from benchmark.evaluations.worst_case import WorstCase, WorstCaseSection, remark
 from benchmark.harness.acceleration import COPIES
 from benchmark.harness.tiers import TIERS
-from benchmark.plan.grid import Grid
+from benchmark.plan.grid import USUAL_RECIPE, Grid
 from benchmark.plan.labels import LabelledColumn, canonical
 from benchmark.plan.presets import Preset
 from benchmark.plan.published import published_accuracy
@@ -160,11 +160,16 @@ def missing(request: Request) -> list[EnsembleRequest]:
 
 
 def _surrogate_request(request: Request, grid: Grid, seed: int) -> EnsembleRequest | None:
-    """The surrogate of black-box attacks. With the default baseline, the attacker knows everything but the weights."""
+    """The surrogate of black-box attacks. With the default baseline, the attacker knows everything but the weights.
+
+    If that baseline has not been trained, a baseline of recipe `fast` takes its place, if there is one.
+    """
     if grid.section(BlackBoxSection) is None:
         return None
     if request.surrogate is None:
-        return grid.ensemble("baseline", seed + SURROGATE_SEED)
+        usual = grid.ensemble("baseline", seed + SURROGATE_SEED)
+        shorter = replace(usual, recipe=USUAL_RECIPE)
+        return shorter if locate(usual) is None and locate(shorter) is not None else usual
     return grid.ensemble(request.surrogate, seed, request.trust, request.accept_changed)
 
 

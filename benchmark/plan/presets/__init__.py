@@ -7,8 +7,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmark.datasets.lookup import find, is_own
 from benchmark.evaluations.preset_table import PresetTable
-from benchmark.plan.grid import Grid
+from benchmark.plan.grid import USUAL_RECIPE, Grid
 from benchmark.plan.presets.schema import read_grids
 from defenses.errors import BadInput
 from defenses.registry import did_you_mean
@@ -56,6 +57,13 @@ def _beside(preset: Path, message: str) -> str:
         if not Path(word).exists() and found.exists():
             return f"; paths in a preset are relative to the working folder: write {found}"
     return ""
+
+
+def usual_recipe(dataset: str) -> str:
+    """The training recipe of the preset that compares on a dataset; `fast` for the user's own data."""
+    name = "" if is_own(dataset) else find(dataset).preset
+    grids = load_preset(name).grids if name else ()
+    return next((grid.recipe for grid in grids if grid.dataset == dataset), USUAL_RECIPE)
 
 
 def is_file_name(name: str) -> bool:

@@ -12,14 +12,14 @@ from benchmark.evaluations.task import Section
 from benchmark.evaluations.whitebox import Row, WhiteBoxSection, rows_of
 from benchmark.evaluations.worst_case import WorstCaseSection
 from benchmark.harness.tiers import TIERS, check_tier
-from benchmark.plan.grid import Grid
+from benchmark.plan.grid import USUAL_RECIPE, Grid
 from benchmark.plan.labels import read_labels
 from defenses.catalogue import parse_defense
 from defenses.checkpoints import is_checkpoint
 from defenses.errors import BadInput
 
 USUAL_TIERS = ("paper", "strict")
-USUAL_MEMBERS, USUAL_RECIPE, USUAL_BATCH = 3, "fast", 100
+USUAL_MEMBERS, USUAL_BATCH = 3, 100
 KEYS = ("dataset", "defenses", "tiers", "members", "network", "recipe", "batch_size")
 """Keys of a grid other than its evaluations."""
 SECTIONS = tuple(section for _, section in EVALUATIONS if section is not CleanSection)

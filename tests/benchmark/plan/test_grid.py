@@ -23,6 +23,7 @@ from benchmark.evaluations.task import Amount, Section, Task
 from benchmark.evaluations.transfer import Transfer, TransferSection
 from benchmark.evaluations.whitebox import Row, WhiteBox, WhiteBoxSection
 from benchmark.evaluations.worst_case import WorstCase, WorstCaseSection
+from benchmark.plan import planning
 from benchmark.plan.grid import Grid, Wish, narrow
 from benchmark.plan.planning import order_cells, plan_cells
 from benchmark.plan.presets import load_preset, preset_names
@@ -277,6 +278,18 @@ def test_a_surrogate_is_for_presets_with_black_box_attacks() -> None:
     for name, attacks in (("errors", ()), ("cifar10-whitebox", ()), ("demo", ("pgd",))):
         with pytest.raises(BadInput, match=f"--surrogate needs black-box attacks, but preset '{name}' has none"):
             narrow(load_preset(name), Wish(attacks=attacks, surrogate="jsd"))
+
+
+@pytest.mark.parametrize(("trained", "wanted"), [("reference", []), ("fast", []), ("", ["reference"])])
+def test_a_surrogate_of_recipe_fast_takes_the_place_of_one_that_is_not_trained(
+    trained: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def located(request: EnsembleRequest) -> Path | None:
+        return Path("here") if request.recipe == trained else None
+
+    monkeypatch.setattr(planning, "locate", located)
+    request = Request(load_preset("cifar10-transfer"), None, (0,), torch.device("cpu"), Path("nowhere"), "")
+    assert [one.recipe for one in planning.missing(request) if one.seed == planning.SURROGATE_SEED] == wanted
 
 
 # --- order ---

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from benchmark.evaluations.task import Amount
 from benchmark.evaluations.whitebox import WhiteBoxSection
 from benchmark.evaluations.worst_case import WorstCaseSection
 from benchmark.plan.grid import Wish, narrow
-from benchmark.plan.presets import load_preset, preset_names
+from benchmark.plan.presets import load_preset, preset_names, usual_recipe
 from defenses.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -211,8 +212,19 @@ def test_paths_in_a_preset_are_relative_to_the_working_folder(here: Path) -> Non
 
 
 def test_the_recipe_of_the_user_goes_before_that_of_the_preset() -> None:
-    (grid,) = narrow(load_preset("cifar10-whitebox"), Wish(recipe="reference")).grids
-    assert grid.ensemble("jsd", 3) == EnsembleRequest("jsd", "cifar10", grid.network, 3, "reference", 3)
+    for recipe, used in (("", "reference"), ("fast", "fast")):
+        (grid,) = narrow(load_preset("cifar10-whitebox"), Wish(recipe=recipe)).grids
+        assert grid.ensemble("jsd", 3) == EnsembleRequest("jsd", "cifar10", grid.network, 3, used, 3)
+
+
+def test_a_preset_of_the_project_takes_the_short_recipe_for_what_the_user_brings_and_a_preset_of_the_user_its_own(
+    here: Path,
+) -> None:
+    text = '[[grid]]\ndataset = "cifar10"\nrecipe = "reference"\ndefenses = ["baseline"]\ndiversity = {}'
+    (here / "mine.toml").write_text(text)
+    network = Wish(network="resnet(depth=8)")
+    used = {name: narrow(load_preset(name), network).grids[0].recipe for name in ("cifar10-whitebox", "mine.toml")}
+    assert used == {"cifar10-whitebox": "fast", "mine.toml": "reference"}
 
 
 def test_network_and_members_of_the_user_go_before_those_of_the_preset(capfd: pytest.CaptureFixture[str]) -> None:
@@ -249,3 +261,8 @@ def test_a_label_does_not_change_the_folder_of_a_comparison(
     assert "Ours" in (output := capfd.readouterr()).out and "8 of 8 cells are done already" in output.err
     (table,) = here.glob("results/runs/*/table.csv")
     assert set(pd.read_csv(table)["defense"]) == {"Ours", "Theirs"}
+
+
+def test_an_audit_takes_the_recipe_of_the_preset_that_compares_on_its_data(here: Path) -> None:
+    np.savez(here / "own.npz", x_test=np.zeros((20, 8, 8)), y_test=np.arange(20) % 10)
+    assert [usual_recipe(data) for data in ("cifar10", "digits", "own.npz")] == ["reference", "fast", "fast"]
