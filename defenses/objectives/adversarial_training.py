@@ -104,6 +104,7 @@ def random_sign_ascent(
     steps: int,
     generator: torch.Generator,
     batch_norm: Literal["batch", "as set"] = "as set",
+    normalised: bool = True,
 ) -> Tensor:
     """PGD from a random start; batch norm's running averages are not updated."""
     import torch
@@ -113,7 +114,7 @@ def random_sign_ascent(
 
     start = drawn(torch.rand, images.shape, generator).to(images)
     with batch_norm_mode(ensemble, batch_norm):
-        return sign_ascent(ensemble, images, labels, eps, steps, start)
+        return sign_ascent(ensemble, images, labels, eps, steps, start, normalised=normalised)
 
 
 def sign_ascent(
@@ -124,10 +125,12 @@ def sign_ascent(
     steps: int,
     start: Tensor | None,
     against: Literal["true", "predicted"] = "true",
+    normalised: bool = True,
 ) -> Tensor:
     """FGSM if ``start`` is None, else PGD: ``steps`` steps of size eps/steps from a random start.
 
-    ``start`` is uniform in [0, 1]; it is scaled to ±eps.
+    ``start`` is uniform in [0, 1]; it is scaled to ±eps. The loss is minus the output for the label. If the output is
+    ``normalised``, that is the cross-entropy, whose gradient keeps its signs where a probability rounds to 1.
     """
     import torch
     from torch.nn import functional
@@ -135,13 +138,14 @@ def sign_ascent(
     if against == "predicted":
         with torch.no_grad():
             labels = ensemble(images).argmax(-1)
+    measured = functional.cross_entropy if normalised else functional.nll_loss
     if start is None:
         steps, adversarial = 1, images
     else:
         adversarial = (images + eps * (2 * start - 1)).clamp(0, 1)
     for _ in range(steps):
         adversarial = adversarial.detach().requires_grad_()
-        loss = functional.nll_loss(ensemble(adversarial), labels, reduction="sum")
+        loss = measured(ensemble(adversarial), labels, reduction="sum")
         (gradient,) = torch.autograd.grad(loss, adversarial)
         moved = adversarial.detach() + eps / steps * gradient.sign()
         adversarial = images + (moved - images).clamp(-eps, eps)

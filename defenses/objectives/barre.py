@@ -61,7 +61,7 @@ class BARRE(Defense):
 
         so_far = joined(self.finished, ensemble)
         so_far.combination = _ExpectedLoss()
-        return random_sign_ascent(so_far, images, labels, self.eps, self.steps, generator), labels
+        return random_sign_ascent(so_far, images, labels, self.eps, self.steps, generator, normalised=False), labels
 
     def objective(self, logits: Tensor, labels: Tensor) -> Terms:
         return {"ece": cross_entropy(logits, labels).sum(0)}

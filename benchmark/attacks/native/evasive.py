@@ -30,7 +30,8 @@ def evasive(model: nn.Module, images: Tensor, labels: Tensor, attack: Evasive) -
             )
         log_probability = model.combination.combine(logits)
         diversity = log_ensemble_diversity(logits, log_probability.argmax(-1))
-        loss = functional.nll_loss(log_probability, labels, reduction="sum") + attack.weight * diversity.sum()
+        # equals nll_loss, but the gradient keeps its signs where a probability rounds to 1
+        loss = functional.cross_entropy(log_probability, labels, reduction="sum") + attack.weight * diversity.sum()
         (gradient,) = torch.autograd.grad(loss, adversarial)
         moved = adversarial.detach() + step * gradient.sign()
         adversarial = project(moved, images, attack.bound)
