@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from defenses.errors import BadInput
+from defenses.members.batch_norm import BatchNorm2d
 from defenses.members.networks import Shape
 
 
@@ -125,7 +126,7 @@ def _keras_he_normal(weight: Tensor, fan_in: int) -> None:
 
 
 def _keras_norm(width: int) -> nn.Module:
-    return nn.BatchNorm2d(width, eps=1e-3, momentum=0.01)
+    return BatchNorm2d(width, eps=1e-3, momentum=0.01)
 
 
 def _torch_conv(entry: int, width: int, kernel: int, stride: int) -> nn.Module:
@@ -144,4 +145,4 @@ def keras_resnet(shape: Shape, classes: int, widths: list[int], blocks: int, lea
 
 def torch_resnet(shape: Shape, classes: int, widths: list[int], blocks: int, leak: float) -> ResidualNetwork:
     """A residual network as PyTorch users build it; its shortcuts have batch norm."""
-    return ResidualNetwork(_torch_conv, nn.BatchNorm2d, shape, classes, widths, blocks, True, leak)
+    return ResidualNetwork(_torch_conv, BatchNorm2d, shape, classes, widths, blocks, True, leak)
