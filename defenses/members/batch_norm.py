@@ -28,41 +28,51 @@ class BatchNorm2d(nn.BatchNorm2d):
     """PyTorch's batch norm; in training on a CPU, its second derivative is fast."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if not self.training or input.device.type != "cpu" or self.momentum is None or not torch.is_grad_enabled():
+        traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # type: ignore[attr-defined,no-untyped-call]
+        fast = self.training and self.momentum is not None and input.device.type == "cpu" and torch.is_grad_enabled()
+        if traced or not fast:
             return super().forward(input)
         self._check_input_dim(input)
         tracked = self.track_running_stats and self.num_batches_tracked is not None
         if tracked:
             self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         running = (self.running_mean, self.running_var) if tracked else (None, None)
-        return _Normalised.apply(input, self.weight, self.bias, *running, self.momentum, self.eps)  # type: ignore[no-untyped-call]
+        settings = (*running, self.momentum, self.eps)
+        return _Normalised.apply(input, self.weight, self.bias, *settings)[0]  # type: ignore[no-untyped-call]
 
 
 class _Normalised(torch.autograd.Function):
-    """γ·x̂ + β, with the statistics of the batch."""
+    """γ·x̂ + β with the statistics of the batch, then these: the mean and r."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> Tensor:
-        mean, variance, momentum, eps = rest
-        output, mean, scale = torch.native_batch_norm(x, weight, bias, mean, variance, True, momentum, eps)
-        ctx.save_for_backward(x, weight, mean, scale)
-        ctx.eps = eps
-        return output
+    def forward(x: Tensor, weight: Tensor, bias: Tensor, *settings: Any) -> tuple[Tensor, ...]:
+        mean, variance, momentum, eps = settings
+        return torch.native_batch_norm(x, weight, bias, mean, variance, True, momentum, eps)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return *_Gradient.apply(gradient, *ctx.saved_tensors, ctx.eps), None, None, None, None  # type: ignore[no-untyped-call]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        x, weight, *_, ctx.eps = inputs
+        ctx.save_for_backward(x, weight, *output[1:])
+        ctx.mark_non_differentiable(*output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        found = _Gradient.apply(gradient, *ctx.saved_tensors, ctx.eps)  # type: ignore[no-untyped-call]
+        return *found, None, None, None, None
 
 
 class _Gradient(torch.autograd.Function):
     """The gradients of the input, γ and β."""
 
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
+    def forward(*given: Any) -> tuple[Tensor, ...]:
         gradient, x, weight, mean, scale, eps = given
-        ctx.save_for_backward(gradient, x, weight, mean, scale)
-        ctx.eps = eps
         return _backward(gradient, x, weight, None, None, mean, scale, True, eps, [True, True, True])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        *saved, ctx.eps = inputs
+        ctx.save_for_backward(*saved)
 
     @staticmethod
     @once_differentiable

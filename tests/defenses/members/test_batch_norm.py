@@ -69,3 +69,18 @@ def test_in_bfloat16_the_gradients_stay_near_those_of_float32() -> None:
     near = _penalty(copy.deepcopy(ours), images.detach().bfloat16().requires_grad_())
     for one, other in zip(near, _penalty(ours, images), strict=True):
         assert (one.float() - other).norm() < 0.05 * other.norm()
+
+
+def test_in_training_it_can_be_traced_exported_and_transformed() -> None:
+    ours, theirs = (norm.train() for norm in _pair(torch.float32))
+    images = _images(torch.float32).detach()
+    traced = torch.jit.trace(copy.deepcopy(ours), images)
+    exported = torch.export.export(copy.deepcopy(ours), (images,)).module()
+
+    gradients = []
+    for norm in map(copy.deepcopy, (ours, theirs)):
+        norm.track_running_stats = False  # torch.func refuses running averages, PyTorch's too
+        gradients.append(torch.func.grad(lambda given, norm=norm: norm(given).sin().sum())(images))
+    torch.testing.assert_close(gradients[0], gradients[1])
+    for other in (traced, exported):
+        torch.testing.assert_close(other(images), theirs(images))
