@@ -9,35 +9,49 @@ For a gradient u of dx, with s = mean(g·x̂), t = mean(u·x̂) and A = Σ u·P(
 
     of g:  γ·r·P(u)        of γ:  r·A        of x:  −γ·r·(s·r·P(u) + t·r·P(g)) − γ·A·r²·x̂/M.
 
-PyTorch's own backward pass computes r·P and both sums in one pass over the data.
+PyTorch's own backward pass computes r·P and both sums in one pass over the data. A third derivative is refused.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+_wanted = ContextVar("_wanted", default=False)
 _backward: Any = torch.ops.aten.native_batch_norm_backward
 """Arguments: gradient, input, γ, running averages, mean, r, training, eps, mask. Gives the gradients of input, γ, β."""
 
 
+@contextmanager
+def fast_second_derivative() -> Iterator[None]:
+    """Inside, passes in training on a CPU are prepared for a fast second derivative; elsewhere nothing changes."""
+    before = _wanted.set(True)
+    try:
+        yield
+    finally:
+        _wanted.reset(before)
+
+
 class BatchNorm2d(nn.BatchNorm2d):
-    """PyTorch's batch norm; in training on a CPU, its second derivative is fast."""
+    """PyTorch's batch norm, which :func:`fast_second_derivative` prepares for objectives with input gradients."""
 
     def forward(self, input: Tensor) -> Tensor:
-        traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # type: ignore[attr-defined,no-untyped-call]
-        fast = self.training and self.momentum is not None and input.device.type == "cpu" and torch.is_grad_enabled()
-        if traced or not fast:
+        one_value = input.numel() <= self.num_features  # PyTorch refuses it, or knows an empty batch
+        if not (_wanted.get() and self.training and self.affine) or one_value or input.device.type != "cpu":
             return super().forward(input)
         self._check_input_dim(input)
         tracked = self.track_running_stats and self.num_batches_tracked is not None
+        if self.momentum is None and tracked:
+            return super().forward(input)
         if tracked:
             self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         running = (self.running_mean, self.running_var) if tracked else (None, None)
-        settings = (*running, self.momentum, self.eps)
+        settings = (*running, self.momentum or 0.0, self.eps)
         return _Normalised.apply(input, self.weight, self.bias, *settings)[0]  # type: ignore[no-untyped-call]
 
 
@@ -75,8 +89,9 @@ class _Gradient(torch.autograd.Function):
         ctx.save_for_backward(*saved)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, up: Tensor, up_weight: Tensor, up_bias: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("a third derivative needs a pass outside fast_second_derivative()")
         gradient, x, weight, mean, scale = ctx.saved_tensors
         count = x.numel() // x.shape[1]
 

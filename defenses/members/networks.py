@@ -129,6 +129,11 @@ def canonical_network(spec: str) -> str:
     return find_network(spec).text
 
 
+def same_network(one: str, other: str) -> bool:
+    """True if two specs name the same network, such as ``resnet20`` and ``resnet(depth=20)``."""
+    return one == other or canonical_network(one) == canonical_network(other)
+
+
 def build_network(spec: str, shape: Shape, classes: int) -> nn.Module:
     """A freshly initialised network for a spec such as ``resnet20`` or ``resnet(depth=32)``."""
     return find_network(spec).build(shape, classes)

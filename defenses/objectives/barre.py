@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _ExpectedLoss(Combination):
-    """The mean of the members' log-probabilities; its cross-entropy is the members' mean. Used in attacks only."""
+    """The mean of the members' log-probabilities; its cross-entropy is the members' mean. Used in attacks only.
+
+    A second logarithm of the softmax changes no value. Its gradient keeps the signs where a probability rounds to 1.
+    """
 
     name: ClassVar[str] = "expected-loss"
 
     def combine(self, logits: Tensor) -> Tensor:
-        return logits.log_softmax(-1).mean(0)
+        return logits.log_softmax(-1).log_softmax(-1).mean(0)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from defenses.members.batch_norm import fast_second_derivative
 from defenses.members.diversity import without_label
 from defenses.members.ensemble import Ensemble
 
@@ -21,7 +22,8 @@ def loss_gradients(ensemble: Ensemble, images: Tensor, labels: Tensor) -> tuple[
     inputs = ensemble.normalise(images)
     every, gradients = [], []
     for member in ensemble.members:  # not from stacked logits: each gradient would pass through all members
-        logits = ensemble.logits_of(member, inputs)
+        with fast_second_derivative():
+            logits = ensemble.logits_of(member, inputs)
         true = logits.gather(-1, labels[:, None]).squeeze(-1)
         loss = functional.softplus(without_label(logits[None], labels)[0].logsumexp(-1) - true)
         gradients.append(torch.autograd.grad(loss.sum(), images, create_graph=True)[0].flatten(1))

@@ -8,7 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from defenses.members.batch_norm import BatchNorm2d
+from defenses.catalogue import parse_defense
+from defenses.members import batch_norm
+from defenses.members.batch_norm import BatchNorm2d, fast_second_derivative
+from defenses.members.ensemble import build_ensemble
 
 
 def _pair(dtype: torch.dtype) -> tuple[nn.BatchNorm2d, nn.BatchNorm2d]:
@@ -27,18 +30,24 @@ def _images(dtype: torch.dtype = torch.float64) -> Tensor:
 
 def _penalty(norm: nn.Module, images: Tensor) -> list[Tensor]:
     """Gradients of a loss that contains input gradients, as GAL's and TRS's do."""
-    loss = (norm(images).sin() * torch.arange(images.numel()).view_as(images) / 50).sum()
+    with fast_second_derivative():
+        outputs = norm(images)
+    loss = (outputs.sin() * torch.arange(images.numel()).view_as(images) / 50).sum()
     (gradient,) = torch.autograd.grad(loss, images, create_graph=True)
     return list(torch.autograd.grad(gradient.pow(3).sum() + loss, [images, *norm.parameters()]))
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("track", [True, False])
-def test_output_first_gradient_and_running_averages_equal_those_of_pytorch(training: bool, track: bool) -> None:
+@pytest.mark.parametrize("momentum", [0.01, None])
+def test_output_first_gradient_and_running_averages_equal_those_of_pytorch(
+    training: bool, track: bool, momentum: float | None
+) -> None:
     images, found = _images(torch.float32), []
     for norm in _pair(torch.float32):
-        norm.train(training).track_running_stats = track
-        output = norm(images)
+        norm.train(training).track_running_stats, norm.momentum = track, momentum
+        with fast_second_derivative():
+            output = norm(images)
         gradients = torch.autograd.grad(output.square().sum(), [images, *norm.parameters()])
         found.append([output, *gradients, norm.running_mean, norm.running_var, norm.num_batches_tracked])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
@@ -56,11 +65,32 @@ def test_both_derivatives_are_those_of_finite_differences() -> None:
     ours, _ = _pair(torch.float64)
 
     def normalised(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return torch.func.functional_call(ours, {"weight": weight, "bias": bias}, (images,))
+        with fast_second_derivative():
+            return torch.func.functional_call(ours, {"weight": weight, "bias": bias}, (images,))
 
     given = (_images(), *(parameter.detach().clone().requires_grad_() for parameter in ours.parameters()))
     assert torch.autograd.gradcheck(normalised, given)
     assert torch.autograd.gradgradcheck(normalised, given)
+
+
+def test_a_third_derivative_is_refused_and_outside_the_context_computed_by_pytorch() -> None:
+    ours, theirs = _pair(torch.float64)
+
+    def third(norm: nn.Module, images: Tensor) -> Tensor:
+        value = norm(images).pow(3).sum()
+        for _ in range(3):
+            (gradient,) = torch.autograd.grad(value, images, create_graph=True)
+            value = gradient.pow(2).sum()
+        return gradient
+
+    with fast_second_derivative(), pytest.raises(RuntimeError, match="third derivative"):
+        third(ours, _images())
+    torch.testing.assert_close(third(ours, _images()), third(theirs, _images()))
+
+
+def test_one_value_per_channel_is_refused_as_by_pytorch() -> None:
+    with fast_second_derivative(), pytest.raises(ValueError, match="more than 1 value per channel"):
+        BatchNorm2d(3)(torch.rand(1, 3, 1, 1))
 
 
 def test_in_bfloat16_the_gradients_stay_near_those_of_float32() -> None:
@@ -71,16 +101,12 @@ def test_in_bfloat16_the_gradients_stay_near_those_of_float32() -> None:
         assert (one.float() - other).norm() < 0.05 * other.norm()
 
 
-def test_in_training_it_can_be_traced_exported_and_transformed() -> None:
-    ours, theirs = (norm.train() for norm in _pair(torch.float32))
-    images = _images(torch.float32).detach()
-    traced = torch.jit.trace(copy.deepcopy(ours), images)
-    exported = torch.export.export(copy.deepcopy(ours), (images,)).module()
-
-    gradients = []
-    for norm in map(copy.deepcopy, (ours, theirs)):
-        norm.track_running_stats = False  # torch.func refuses running averages, PyTorch's too
-        gradients.append(torch.func.grad(lambda given, norm=norm: norm(given).sin().sum())(images))
-    torch.testing.assert_close(gradients[0], gradients[1])
-    for other in (traced, exported):
-        torch.testing.assert_close(other(images), theirs(images))
+@pytest.mark.parametrize("spec", ["gal", "trs"])
+def test_gal_and_trs_use_the_fast_derivative(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+    monkeypatch.setattr(batch_norm._Gradient, "backward", lambda ctx, *up: used.append(1) or (None,) * 6)
+    ensemble = build_ensemble("resnet(depth=8)", 2, (3, 8, 8), 10).train()
+    images, labels = torch.rand(4, 3, 8, 8), torch.arange(4)
+    optimiser, generator = torch.optim.SGD(ensemble.parameters(), 0.1), torch.Generator().manual_seed(0)
+    parse_defense(spec).defense.step(ensemble, optimiser, images, labels, generator)
+    assert used

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from benchmark.ensembles.training import training_data
 from defenses.catalogue import parse_defense
@@ -162,6 +164,29 @@ def test_barre_attacks_the_expected_loss_of_the_members_so_far() -> None:
     (gradient,) = torch.autograd.grad((losses[0] + losses[1]) / 2, start)
     moved = (start + 0.05 * gradient.sign()).clamp(images - 0.05, images + 0.05).clamp(0, 1)
     torch.testing.assert_close(found, moved.detach())
+
+
+def test_barre_moves_images_of_confident_members_along_the_signs_of_float64() -> None:
+    torch.manual_seed(0)
+    whole, common = (
+        Ensemble([nn.Sequential(nn.Flatten(), nn.Linear(64, 10)) for _ in range(2)]).eval(),
+        torch.randn(10, 64),
+    )
+    for member in whole.members:
+        member[1].weight.data = 6 * (common + 0.02 * torch.randn(10, 64))
+    images = 0.2 + 0.6 * torch.rand(100, 1, 8, 8)
+    labels = whole.member_logits(images).sum(0).argmax(-1)
+    found, _ = BARRE(eps=0.05, steps=1, finished=whole.member(0)).batch(
+        whole.member(1), images, labels, torch.Generator().manual_seed(5)
+    )
+    start = torch.rand(images.shape, generator=torch.Generator().manual_seed(5))
+    start = images + 0.05 * (2 * start - 1)
+    point = start.double().requires_grad_()
+    logits = copy.deepcopy(whole).double().member_logits(point)
+    sum(functional.cross_entropy(each, labels, reduction="sum") for each in logits).backward()
+    expected = images + (start + 0.05 * point.grad.sign().float() - images).clamp(-0.05, 0.05)
+    agree = ((found - expected).abs() < 1e-6).flatten(1).float().mean(1)
+    assert (agree > 0.99).sum() >= 98, "one logarithm of the softmax loses signs"
 
 
 def test_barre_trains_a_randomised_ensemble_that_is_more_robust(digits: TrainingData, tmp_path: Path) -> None:
