@@ -86,7 +86,8 @@ def audit(
         budget=seconds_of(budget) if budget else None,
         device=present(find_device(device)),
     )
-    request = EnsembleRequest(model, dataset, network or "", members, recipe or usual_recipe(dataset), seed, trust)
+    chosen = recipe or usual_recipe(dataset, network or "")
+    request = EnsembleRequest(model, dataset, network or "", members, chosen, seed, trust)
     set_threads(threads, [request.about.threads])
 
     def say(words: str) -> None:

@@ -50,6 +50,9 @@ def crosscheck(
         int | None,
         typer.Option(metavar="N", min=1, help="Attack the first N test images.  [default: depends on the attack]"),
     ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="Training recipe of the ensemble.  [default: that of the dataset's preset]")
+    ] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps or xpu.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of training and of the attacks.")] = 0,
     trust: Annotated[
@@ -66,6 +69,7 @@ def crosscheck(
     from benchmark.findings.results import read_results
     from benchmark.machine.devices import find_device, set_threads
     from benchmark.plan.every_class import every_class_preset
+    from benchmark.plan.grid import Wish, narrow
     from benchmark.plan.libraries import crosscheck_preset, remarks
     from benchmark.plan.run_request import Request
     from benchmark.reports.tables.class_survey import FILE, write_every_class
@@ -82,6 +86,8 @@ def crosscheck(
         if every_class
         else crosscheck_preset(dataset, defense, attack or [], samples)
     )
+    if recipe:
+        chosen = narrow(chosen, Wish(recipe=recipe))
     set_threads(threads, [find(grid.dataset).threads for grid in chosen.grids])
     request = Request(
         preset=chosen,

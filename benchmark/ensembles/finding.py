@@ -133,7 +133,7 @@ def announce(request: EnsembleRequest, seconds: float, say: Callable[[str], None
     """Say that an ensemble is not trained yet, and how long the training will take."""
     label = parse_defense(request.defense).label + (f", seed {request.seed}," if request.seed else "")
     what = f"training {request.members} × {request.network or request.about.network} on {request.about.name}"
-    shorter = "; --recipe fast takes about a fifth of it" * (request.chosen_recipe.name == "reference")
+    shorter = "; --recipe fast is shorter" * (request.chosen_recipe.name == "reference")
     say(f"{label} is not trained yet: {what}, about {clock(seconds)}{shorter}")
     if not any(folder.is_dir() for folder in references()):
         say(WHERE_REFERENCES)

@@ -13,7 +13,7 @@ from benchmark.evaluations.task import Amount
 from benchmark.evaluations.whitebox import Row, WhiteBoxSection
 from benchmark.plan.grid import Grid
 from benchmark.plan.labels import read_labels
-from benchmark.plan.presets import Preset
+from benchmark.plan.presets import Preset, usual_recipe
 
 NAME = "every-class"
 IMAGES = 20
@@ -110,7 +110,7 @@ def _grid(dataset: str, defense: str, rows: tuple[Row, ...]) -> Grid:
         tiers=("strict",),
         members=3,
         network=DATASETS.get(dataset).network,
-        recipe="fast",
+        recipe=usual_recipe(dataset),
         batch_size=100,
         sections=(WhiteBoxSection(rows),),
     )

@@ -18,6 +18,7 @@ from benchmark.evaluations.worst_case import bounds_of
 from benchmark.harness.tiers import Tier, check_tier
 from benchmark.plan.labels import read_labels
 from defenses.errors import BadInput
+from defenses.members.networks import same_network
 from defenses.training.recipes import find_recipe
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ def _attacks(grid: Grid) -> bool:
 
 def _narrowed(grid: Grid, wish: Wish, ours: bool) -> Grid:
     """A grid with the user's changes; ``ours`` is true for a preset of the project."""
-    brought = ours and (is_own(grid.dataset) or (wish.network and wish.network != grid.network))
+    other = bool(wish.network) and not same_network(wish.network, grid.network)
+    brought = ours and (is_own(grid.dataset) or other)
     choice = Choice(
         attacks=wish.attacks,
         has_rows=grid.section(WhiteBoxSection) is not None,

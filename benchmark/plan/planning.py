@@ -162,14 +162,16 @@ def missing(request: Request) -> list[EnsembleRequest]:
 def _surrogate_request(request: Request, grid: Grid, seed: int) -> EnsembleRequest | None:
     """The surrogate of black-box attacks. With the default baseline, the attacker knows everything but the weights.
 
-    If that baseline has not been trained, a baseline of recipe `fast` takes its place, if there is one.
+    If these baselines have not been trained, baselines of recipe `fast` take their place, if there is one for every
+    seed of the request: all seeds meet the same kind of attacker.
     """
     if grid.section(BlackBoxSection) is None:
         return None
     if request.surrogate is None:
-        usual = grid.ensemble("baseline", seed + SURROGATE_SEED)
-        shorter = replace(usual, recipe=USUAL_RECIPE)
-        return shorter if locate(usual) is None and locate(shorter) is not None else usual
+        usual = [grid.ensemble("baseline", one + SURROGATE_SEED) for one in request.seeds]
+        shorter = [replace(one, recipe=USUAL_RECIPE) for one in usual]
+        chosen = shorter if None in map(locate, usual) and None not in map(locate, shorter) else usual
+        return chosen[request.seeds.index(seed)]
     return grid.ensemble(request.surrogate, seed, request.trust, request.accept_changed)
 
 

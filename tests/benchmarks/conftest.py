@@ -159,7 +159,7 @@ def reference() -> Callable[[int], tuple[Ensemble, Tensor, Tensor]]:
 
     @torch.no_grad()
     def make(images: int) -> tuple[Ensemble, Tensor, Tensor]:
-        trained = find(EnsembleRequest("baseline", "cifar10", "resnet20", 3, "fast", seed=0))
+        trained = find(EnsembleRequest("baseline", "cifar10", "resnet20", 3, "reference", seed=0))
         assert trained is not None, "reference ensembles are committed in results/checkpoints"
         test = datasets.load("cifar10").test.subset(slice(0, 2 * images))
         pixels, labels = test.images(), test.labels

@@ -12,6 +12,7 @@ from benchmark.evaluations.preset_table import PresetTable
 from benchmark.plan.grid import USUAL_RECIPE, Grid
 from benchmark.plan.presets.schema import read_grids
 from defenses.errors import BadInput
+from defenses.members.networks import same_network
 from defenses.registry import did_you_mean
 
 if sys.version_info >= (3, 11):
@@ -59,9 +60,10 @@ def _beside(preset: Path, message: str) -> str:
     return ""
 
 
-def usual_recipe(dataset: str) -> str:
-    """The training recipe of the preset that compares on a dataset; `fast` for the user's own data."""
-    name = "" if is_own(dataset) else find(dataset).preset
+def usual_recipe(dataset: str, network: str = "") -> str:
+    """The training recipe of the preset that compares on a dataset; `fast` for the user's own data and networks."""
+    own = is_own(dataset) or (network and not same_network(network, find(dataset).network))
+    name = "" if own else find(dataset).preset
     grids = load_preset(name).grids if name else ()
     return next((grid.recipe for grid in grids if grid.dataset == dataset), USUAL_RECIPE)
 

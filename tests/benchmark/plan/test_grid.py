@@ -292,6 +292,16 @@ def test_a_surrogate_of_recipe_fast_takes_the_place_of_one_that_is_not_trained(
     assert [one.recipe for one in planning.missing(request) if one.seed == planning.SURROGATE_SEED] == wanted
 
 
+def test_the_surrogates_of_all_seeds_have_the_same_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    def located(request: EnsembleRequest) -> Path | None:
+        return Path("here") if (request.recipe, request.seed) == ("fast", planning.SURROGATE_SEED) else None
+
+    monkeypatch.setattr(planning, "locate", located)
+    request = Request(load_preset("cifar10-transfer"), None, (0, 1), torch.device("cpu"), Path("nowhere"), "")
+    surrogates = [one for one in planning.missing(request) if one.seed >= planning.SURROGATE_SEED]
+    assert [(one.recipe, one.seed) for one in surrogates] == [("reference", 1000), ("reference", 1001)]
+
+
 # --- order ---
 
 

@@ -225,6 +225,8 @@ def test_a_preset_of_the_project_takes_the_short_recipe_for_what_the_user_brings
     network = Wish(network="resnet(depth=8)")
     used = {name: narrow(load_preset(name), network).grids[0].recipe for name in ("cifar10-whitebox", "mine.toml")}
     assert used == {"cifar10-whitebox": "fast", "mine.toml": "reference"}
+    same = Wish(network="resnet(depth=20)")
+    assert narrow(load_preset("cifar10-whitebox"), same).grids[0].recipe == "reference", "resnet20, spelled out"
 
 
 def test_network_and_members_of_the_user_go_before_those_of_the_preset(capfd: pytest.CaptureFixture[str]) -> None:
@@ -266,3 +268,5 @@ def test_a_label_does_not_change_the_folder_of_a_comparison(
 def test_an_audit_takes_the_recipe_of_the_preset_that_compares_on_its_data(here: Path) -> None:
     np.savez(here / "own.npz", x_test=np.zeros((20, 8, 8)), y_test=np.arange(20) % 10)
     assert [usual_recipe(data) for data in ("cifar10", "digits", "own.npz")] == ["reference", "fast", "fast"]
+    recipes = [usual_recipe("cifar10", network) for network in ("resnet(depth=20)", "resnet(depth=8)")]
+    assert recipes == ["reference", "fast"]
