@@ -66,7 +66,8 @@ class Diversity(Task):
         led = log_ensemble_diversity(logits, torch.from_numpy(labels)).double().numpy()
         confidence = subject.ensemble.combination.combine(logits).amax(-1).exp().double().numpy()
         values = {"label": labels, "clean_prediction": clean, "correct": clean == labels, "led": led}
-        frame = self.records.frame(span, {**values, "confidence": confidence, "batch_size": span.size})
+        before = {"p_clean": subject.p_clean[span.rows], "confidence": confidence}
+        frame = self.records.frame(span, {**values, **before, "batch_size": span.size})
         if span.first == 0:
             shown = torch.softmax(logits[:, :SHOWN].double(), -1).numpy()
             for k, member in enumerate(shown):

@@ -24,7 +24,7 @@ def transfer_table(results: Results) -> pd.DataFrame:
         for target in [*map(member_name, range(cell.ensemble.members)), ENSEMBLE]:
             wanted = records["target"] if task.targeted else records["label"]
             hits = int((records[f"prediction_{target}"] == wanted).sum())
-            transferred, tried = _transferred(records, source, target, task.targeted)
+            transferred, tried = (int(images.sum()) for images in fooled_both(records, source, target, task.targeted))
             low, high = percent_interval(hits, len(records))
             rows.append(
                 {
@@ -48,12 +48,12 @@ def transfer_table(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _transferred(records: pd.DataFrame, source: str, target: str, targeted: bool) -> tuple[int, int]:
-    """Of the images that both models classified correctly: the number that fools both, and that fools the source."""
+def fooled_both(records: pd.DataFrame, source: str, target: str, targeted: bool) -> tuple[pd.Series[bool], pd.Series[bool]]:
+    """Of the images that both models classified correctly: those that fool both, and those that fool the source."""
     label = records["label"]
     right = (records[f"clean_{source}"] == label) & (records[f"clean_{target}"] == label)
     if targeted:
         fooled, also = (records[f"prediction_{name}"] == records["target"] for name in (source, target))
     else:
         fooled, also = (records[f"prediction_{name}"] != label for name in (source, target))
-    return int((right & fooled & also).sum()), int((right & fooled).sum())
+    return right & fooled & also, right & fooled

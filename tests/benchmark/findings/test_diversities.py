@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from benchmark.cells.cell import Cell
 from benchmark.evaluations.diversity import Diversity
@@ -19,8 +20,11 @@ MakeResults = Callable[..., Results]
 
 def test_the_median_of_diversity_and_the_mean_of_confidence(make_cell: MakeCell, make_results: MakeResults) -> None:
     led, confidence = np.array([-8.0, -2.0, -1.0]), np.array([0.5, 0.6, 1.0])
-    results = make_results([(make_cell(Diversity(), samples=3), {"led": led, "confidence": confidence})])
+    results = make_results(
+        [(make_cell(Diversity(), samples=3), {"led": led, "confidence": confidence, "p_clean": led / -8})]
+    )
     row = diversity_table(results).iloc[0]
+    assert row["accuracy"] == pytest.approx(100 * 11 / 24, abs=1e-4), "the expected accuracy of a randomised ensemble"
     assert (row["led_median"], row["confidence_mean"], row["samples"]) == (-2.0, 0.7, 3)
     assert any("0.70" in words for words in _diverse(diversity_table(results)))
 
