@@ -48,7 +48,9 @@ def transfer_table(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def fooled_both(records: pd.DataFrame, source: str, target: str, targeted: bool) -> tuple[pd.Series[bool], pd.Series[bool]]:
+def fooled_both(
+    records: pd.DataFrame, source: str, target: str, targeted: bool
+) -> tuple[pd.Series[bool], pd.Series[bool]]:
     """Of the images that both models classified correctly: those that fool both, and those that fool the source."""
     label = records["label"]
     right = (records[f"clean_{source}"] == label) & (records[f"clean_{target}"] == label)
