@@ -56,11 +56,11 @@ ENSEMBLES = (
     # name, checkpoint, eps at which most images fall to the first round and a few survive the second
     ("dverge", "dverge_seed_0_3_ResNet20_eps_0.07_epoch_200.pth", 0.02),
     ("advt-pgd", "advt-pgd-resnet(depth=20)-k3-fast-seed0-changed-d4a3a2", 0.03),
-    ("adp-2-0.5", "adp-2-0.5-resnet(depth=20)-k3-fast-seed0", 0.01),
+    ("adp-2-0.5", "adp-2-0.5-resnet(depth=20)-k3-reference-seed0", 0.01),
     ("advt-pgd+adp-2-0.5", "advt-pgd+adp-2-0.5-resnet(depth=20)-k3-fast-seed0-changed-d4a3a2", 0.03),
-    ("baseline", "baseline-resnet(depth=20)-k3-fast-seed0", 0.01),
-    ("adp-2-0", "adp-2-0-resnet(depth=20)-k3-fast-seed0", 0.01),
-    ("label-smoothing-0.6", "label-smoothing-0.6-resnet(depth=20)-k3-fast-seed0-changed-0d0b43", 0.01),
+    ("baseline", "baseline-resnet(depth=20)-k3-reference-seed0", 0.01),
+    ("adp-2-0", "adp-2-0-resnet(depth=20)-k3-reference-seed0", 0.01),
+    ("label-smoothing-0.6", "label-smoothing-0.6-resnet(depth=20)-k3-reference-seed0", 0.01),
     ("dverge-baseline", "baseline_seed_0_3_ResNet20_epoch_200.pth", 0.01),
 )
 COLUMNS = ["ensemble", "eps", "round", "stage", "image", "fooled", "seconds"]
@@ -101,13 +101,16 @@ def material(checkpoint: Path) -> Material:
 def table(found: pd.DataFrame) -> str:
     """Images fooled of images met; behind a plus, the images that no other attack of the round fooled."""
     cells: dict[str, dict[str, str]] = {}
-    for (name, _, stage), part in found.groupby(["ensemble", "round", "stage"], sort=False):
+    for (name, _, stage), part in found.sort_values("round", kind="stable").groupby(
+        ["ensemble", "round", "stage"], sort=False
+    ):
         others = found[(found["ensemble"] == name) & (found["round"] == part["round"].iloc[0])]
         hits = others.groupby("image")["fooled"].sum()
         alone = int(((part["fooled"] == 1) & (part["image"].map(hits) == 1)).sum())
         words = f"{part['fooled'].sum()}/{len(part)}" + (f" +{alone}" if alone else "")
         cells.setdefault(_unbound(str(stage)), {})[str(name)] = words
-    return _markdown(pd.DataFrame(cells).T)
+    whole = pd.DataFrame(cells).T
+    return _markdown(whole[[name for name, *_ in ENSEMBLES if name in whole]])
 
 
 def fooled_first() -> str:

@@ -135,8 +135,8 @@ def _panel(axis: Axes, x: float, y: float, grid: pd.DataFrame, scale: _Scale) ->
         ink = scale.ink(value)
         axis.text(x + j, y + i, f"{value:.1f}", ha="center", va="center", color=ink, fontsize=6.5)
         if grid.index[i] == grid.columns[j]:
-            corner = x + j - 0.44, y + i - 0.43
-            axis.add_patch(Rectangle(corner, 0.88, 0.86, fill=False, ec=ink, lw=1.4, zorder=3))
+            corner = x + j - 0.4, y + i - 0.4
+            axis.add_patch(Rectangle(corner, 0.8, 0.8, fill=False, ec=ink, lw=1.4, zorder=3))
 
 
 def _bar(axis: Axes, x: float, bottom: float, across: float, what: str, scale: _Scale) -> None:
