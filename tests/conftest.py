@@ -6,8 +6,12 @@ import functools
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from defenses.members.ensemble import Ensemble
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,3 +50,20 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("there is no folder 'shared' beside the checkout")
     return folder
+
+
+@pytest.fixture
+def confident() -> Ensemble:
+    """Members that agree, for 1×8×8 images, and are so sure that the probability of a class rounds to 1."""
+    import torch
+    from torch import nn
+
+    from defenses.members.ensemble import Ensemble
+
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
+    heads = torch.randn(10, 32) / 6 + 0.02 * torch.randn(3, 10, 32)
+    members = [nn.Sequential(body, nn.Linear(32, 10)) for _ in heads]
+    for member, head in zip(members, heads, strict=True):
+        member[1].weight = nn.Parameter(120 * head)
+    return Ensemble(members).eval()

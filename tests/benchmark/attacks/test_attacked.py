@@ -60,14 +60,10 @@ def test_the_shift_does_not_change_the_gradient(ensemble: Ensemble, digits: Digi
     assert torch.allclose(gradients[0], gradients[1], atol=1e-7)
 
 
-def test_a_confident_ensemble_gets_the_signs_of_float64_where_the_log_of_its_probability_loses_them() -> None:
-    torch.manual_seed(0)
-    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
-    heads = torch.randn(10, 32) / 6 + 0.02 * torch.randn(3, 10, 32)
-    members = [nn.Sequential(body, nn.Linear(32, 10)) for _ in heads]
-    for member, head in zip(members, heads, strict=True):
-        member[1].weight = nn.Parameter(120 * head)
-    ensemble, images = Ensemble(members).eval(), torch.rand(200, 1, 8, 8)
+def test_a_confident_ensemble_gets_the_signs_of_float64_where_the_log_of_its_probability_loses_them(
+    confident: Ensemble,
+) -> None:
+    ensemble, images = confident, torch.rand(200, 1, 8, 8)
     labels = ensemble(images).argmax(-1)
 
     def signs(model: nn.Module, loss: Callable[[nn.Module, Tensor], Tensor], dtype: torch.dtype) -> Tensor:

@@ -116,14 +116,8 @@ def test_fgsm_is_one_whole_step_without_a_random_start(ensemble: Ensemble, batch
     torch.testing.assert_close(sign_ascent(ensemble, images, labels, 0.03, 10, None), expected)
 
 
-def test_images_of_a_confident_ensemble_move_along_the_signs_of_float64() -> None:
-    torch.manual_seed(0)
-    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
-    heads = torch.randn(10, 32) / 6 + 0.02 * torch.randn(3, 10, 32)
-    members = [nn.Sequential(body, nn.Linear(32, 10)) for _ in heads]
-    for member, head in zip(members, heads, strict=True):
-        member[1].weight = nn.Parameter(120 * head)
-    ensemble, images = Ensemble(members).eval(), 0.1 + 0.8 * torch.rand(200, 1, 8, 8)
+def test_images_of_a_confident_ensemble_move_along_the_signs_of_float64(confident: Ensemble) -> None:
+    ensemble, images = confident, 0.1 + 0.8 * torch.rand(200, 1, 8, 8)
     labels = ensemble(images).argmax(-1)
     found = sign_ascent(ensemble, images, labels, 0.03, 1, None)
     point = images.double().requires_grad_()
