@@ -10,7 +10,6 @@ Every verdict needs ensembles of recipe `reference`, of its full length or start
 on the whole training set. Otherwise it is *not settled*, as is everything that none of these rules decides. A verdict
 says "one seed" if it rests on one: another training of the same defenses may then give another one.
 
-
 - A lead of one defense over another, in the rows of tier `paper` (the attacks of one table on one dataset), over all
   seeds. McNemar's test for each row, with Holm's correction within the rows of one tier and one seed. Holds:
   significantly ahead in every row. Holds in direction: significantly ahead in at least half of the rows, significantly
@@ -119,6 +118,7 @@ def with_seeds(verdict: str, seeds: Iterable[int]) -> str:
 
 
 def seeds_of(results: Results) -> set[int]:
+    """The seeds of a run."""
     return {cell.conditions.seed for cell in results.finished}
 
 
@@ -181,11 +181,7 @@ class Family:
     def words(self) -> str:
         """The differences, the significant rows, and the published differences."""
         if not self.rows:
-            return (
-                f"no verdict: the attack hardly moved the images in {self.unmoved} rows"
-                if self.unmoved
-                else "not measured"
-            )
+            return _not_counted(self.unmoved) if self.unmoved else "not measured"
         seeds = len({row.seed for row in self.rows})
         points = [row.difference for row in self.rows]
         published = [row.published for row in self.rows if row.published is not None]
@@ -198,7 +194,7 @@ class Family:
 
 
 def _not_counted(rows: int) -> str:
-    return f"{rows} more {'row does' if rows == 1 else 'rows do'} not count: the attack hardly moved the images"
+    return f"not counted, because the attack hardly moved the images: {rows} row{'s' * (rows > 1)}"
 
 
 def _span(values: Sequence[float]) -> str:
@@ -217,12 +213,11 @@ def interval(value: float, low: float, high: float) -> str:
     return f"{signed(value)} points ({signed(low)} to {signed(high)})"
 
 
-def family(name: str, one: str, other: str, tier: str, attacks: Iterable[str], dataset: str = "") -> Family:
+def family(name: str, one: str, other: str, tier: str, attacks: Iterable[str]) -> Family:
     """``one`` minus ``other`` under some attacks of a tier."""
     results, rows, unmoved, settled = run(name), [], 0, True
     for first, second in pairs_of(results, one, other):
-        wanted = first.task.group == tier and first.task.name in attacks
-        if not wanted or (dataset and first.images.dataset != dataset):
+        if first.task.group != tier or first.task.name not in attacks:
             continue
         settled &= all_long((first, second))
         if not all(_moved(results, cell) for cell in (first, second)):
