@@ -76,7 +76,7 @@ def _lines(layout: Layout) -> list[str]:
     for (dataset, training), rows in trained.groupby(["dataset", "training"], sort=False):
         where = f" on {naming.dataset(dataset)}" if several else ""
         names = naming.listed(map(naming.defense, unique(rows["defense"])))
-        lines.append(f"Trained{where} with {training}: {names}." if training else f"Trained elsewhere: {names}.")
+        lines.append(f"Training of {names}{where}: {training or 'elsewhere'}.")
     for cell, words in zip(layout.cells, table["flags"], strict=True):
         if cell not in layout.records:
             lines.append(f"Warning, {cell.images.dataset} · {cell.title}: {words}.")
